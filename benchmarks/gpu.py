@@ -4,12 +4,13 @@
     python -m benchmarks.gpu operators --trials 100 GMM C2D    # and tuned, some operators
     python -m benchmarks.gpu models resnet50 --seconds 60      # untuned, and after so many seconds of tuning
     python -m benchmarks.gpu anchors --inductor                # PyTorch's networks
+    python -m benchmarks.gpu tensor --trials 100 bf16 4096     # matrix products by matrix instructions
     python -m benchmarks.gpu --table                           # print what is stored
 
-All is f32 without TF32, batch 1, timed by events around CUDA graphs; `gpu_torch.py` is PyTorch's side. Its figures for
-models are stored by `anchors`: torchvision's networks and BERT, eager in a CUDA graph and (`--inductor`) by Inductor,
-with TF32 where asked for (`--tf32`). A row that is there is measured again unless `--missing` is given; each row names
-the commit it comes from.
+All but `tensor` is f32 without TF32, batch 1, timed by events around CUDA graphs; `gpu_torch.py` is PyTorch's side.
+Its figures for models are stored by `anchors`: torchvision's networks and BERT, eager in a CUDA graph and
+(`--inductor`) by Inductor, with TF32 where asked for (`--tf32`). A row that is there is measured again unless
+`--missing` is given; each row names the commit it comes from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import stormdrop as sd
+from benchmarks import tensor
 from benchmarks.core import geometric_mean, say
 from benchmarks.models import keep, stored
 from stormdrop import zoo
@@ -128,6 +131,14 @@ def table(results: Mapping[str, Any]) -> str:
                 if ratios:
                     mean = geometric_mean(ratios)
                     lines += ["", f"{way}: {mean:.2f} times PyTorch, least {min(ratios):.2f}, of {len(ratios)} cases"]
+        if rows := parts.get("tensor"):
+            lines += ["", "| product | default TFLOP/s | tuned TFLOP/s | PyTorch TFLOP/s | error |"]
+            lines.append("|---|---:|---:|---:|---:|")
+            for name, r in rows.items():
+                speeds = [
+                    f"{r['flops'] / r[way] * 1e-12:.0f}" if way in r else "" for way in ("default", "tuned", "torch")
+                ]
+                lines.append(f"| {name} | {' | '.join(speeds)} | {r['error']:.1e} |")
         if rows := parts.get("models"):
             lines += [
                 "",
@@ -152,8 +163,10 @@ def commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors"))
-    parser.add_argument("names", nargs="*", help="operators or models; all of them if none is named")
+    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors", "tensor"))
+    parser.add_argument(
+        "names", nargs="*", help="operators, models, or precisions and sizes; all of them if none is named"
+    )
     parser.add_argument("--trials", type=int, help="also tune operators, with so many candidates each")
     parser.add_argument("--seconds", type=float, help="also tune models, each for so long")
     parser.add_argument("--tf32", action="store_true", help="PyTorch's networks with TF32")
@@ -187,6 +200,9 @@ def main() -> None:
             for name, case in cases(given.names):
                 label = f"{name} {' '.join(map(str, case))}"
                 kept(label, lambda name=name, case=case: operator_row(name, case, given.trials))
+        case "tensor":
+            for precision, size in tensor.cases(given.names):
+                kept(f"{precision} {size}", partial(tensor.row, precision, size, given.trials))
         case "models":
             for name in given.names or MODELS:
                 kept(name, lambda name=name: model_row(name, given.seconds))

@@ -56,6 +56,7 @@ _TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
     "rules": (_is_list, "a list of rules, such as (*sd.RULES, Mine())"),
     "schedule": (_has("steps", "values"), "a schedule (sd.Schedule)"),
     "schedules": (callable, "a function from tasks to schedules, such as tuned.schedules"),
+    "precision": (lambda value: isinstance(value, str), "a name, such as tf32"),
     "search": (lambda value: isinstance(value, str) or callable(value), "a name, or a function that makes a strategy"),
     "seconds": (_is_number, "a number"),
     "seed": (_is_natural, "a whole number, 0 or more"),

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 REUSES = ("seed", "only", "off")
 """As in `stormdrop.search.reuse`."""
+PRECISIONS = ("f32", "tf32", "3xtf32", "bf16", "fp16")
+"""As in `stormdrop.target.microkernels`."""
 
 
 def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:
@@ -211,8 +214,21 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def on_models(command: Any) -> Any:
-    """What every command that compiles or tunes has: `--target`, `--threads`, `--json` and the options of the log."""
-    return target(threads(as_json(log(command))))
+    """What every command that compiles or tunes has: `--target`, `--precision`, `--threads`, `--json` and the options
+    of the log. The precision becomes a part of the target's name.
+    """
+
+    @wraps(command)
+    def run(*args: Any, target_name: str | None, precision: str | None, **options: Any) -> Any:
+        if precision is not None:
+            if (target_name or "host") == "host":
+                raise click.UsageError("--precision is for GPUs: give --target cuda with it")
+            target_name = f"{target_name}/{precision}"
+        return command(*args, target_name=target_name, **options)
+
+    told = "Of the factors of f32 products on a GPU; all but f32 use matrix instructions.  [default: f32]"
+    chosen = click.option("--precision", type=click.Choice(PRECISIONS), help=told)
+    return target(chosen(threads(as_json(log(run)))))
 
 
 def pool(command: Any) -> Any:

@@ -153,7 +153,10 @@ class Source:
         from stormdrop.runtime.open_model import load_compiled
 
         self._check_settled()
-        _, _, which = (target_name or "").partition(":")
+        name, _, precision = (target_name or "").partition("/")
+        if precision:
+            raise click.UsageError("the precision of a compiled model is settled: leave out --precision")
+        _, _, which = name.partition(":")
         if which.startswith("sm_"):
             raise click.UsageError("what a compiled model is for is settled: --target takes cuda:NUMBER here")
         return load_compiled(self.model, threads, int(which or 0))

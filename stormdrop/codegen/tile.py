@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from stormdrop.codegen import values as v
+from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.evaluate import Evaluator
+from stormdrop.codegen.matrix_product import MatrixWriter
 from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
+from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update
@@ -66,6 +69,15 @@ class TileWriter:
     def update(self, s: Update, only: int | None = None) -> None:
         """One reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
         assert self.stage.combiner is not None
+        if s.fragments is not None:
+            memory, matrix = self.evaluator.memory, self.stage.matrix
+            assert isinstance(memory, BlockMemoryWriter)
+            assert matrix is not None
+            if matrix.kernel not in self.target.microkernels:
+                told = "which the schedule asks for, are not the precision of the target"
+                raise BuildError(f"{self.stage.id}: products by {matrix.kernel.name}, {told}")
+            self.accs = MatrixWriter(self.w, self.at, memory).update(s, self.accs)
+            return
         neutral = identity_of(self.stage.combiner, s.value.dtype)
         self.evaluator.reads = s.reads
         numbers: list[int] = []

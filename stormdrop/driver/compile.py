@@ -131,6 +131,7 @@ class CompileOptions(TypedDict, total=False):
     affinity: str | Sequence[int] | None
     pool: Pool | str | None
     target: Target | str | None
+    precision: str | None
     winograd: bool
     rules: Sequence[Rule]
     unproved: bool
@@ -164,6 +165,7 @@ def compile(
     affinity: str | Sequence[int] | None = None,
     pool: Pool | str | None = None,
     target: Target | str | None = None,
+    precision: str | None = None,
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
@@ -172,7 +174,8 @@ def compile(
     fallback: str | None = None,
 ) -> Model | MixedModel | OpenMixedModel | CompiledModule:
     """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
-    names; a model for a GPU that is not here can be saved).
+    names; a model for a GPU that is not here can be saved). `precision`, on a GPU, is that of the factors of f32
+    products and convolutions: "f32", or by matrix instructions "tf32", "3xtf32", "bf16", "fp16".
 
     A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
     the module; an exported program has examples of its own.
@@ -200,9 +203,10 @@ def compile(
     """
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
     check_arguments(rules=rules, operators=operators, shapes=shapes, spin=spin, pool=pool)
+    check_arguments(precision=precision)
     if reuse not in REUSES:
         raise UserError(f"reuse={reuse!r}: give one of {', '.join(REUSES)}")
-    machine = target_for(target, threads, pool)
+    machine = target_for(target, threads, pool, precision)
     host = host_for(machine.threads, isinstance(machine, Gpu), spin, affinity, pool)
     if is_torch(model):
         if shapes or constants or operators or fallback:

@@ -59,6 +59,7 @@ class TuneOptions(TypedDict, total=False):
 
 class TaskOptions(TuneOptions, total=False):
     threads: int | None
+    precision: str | None
     store: Store | None
     start: Schedule | None
     spaces: Sequence[Sketch] | None
@@ -67,6 +68,7 @@ class TaskOptions(TuneOptions, total=False):
 
 class ModelOptions(TuneOptions, total=False):
     threads: int | None
+    precision: str | None
     store: Store | None
     shapes: Mapping[str, Sequence[int]] | None
     constants: Mapping[str, ArrayLike] | None
@@ -101,6 +103,7 @@ def tune(
     target: Target | str | None = None,
     *,
     threads: int | None = None,
+    precision: str | None = None,
     trials: int | None = None,
     seconds: float | None = None,
     search: str | StrategyFactory = DEFAULT_SEARCH,
@@ -161,7 +164,7 @@ def tune(
     }
     check_arguments(target=target, threads=threads, store=store, listen=listen, start=start, spaces=spaces, **common)
     check_arguments(shapes=shapes, operators=operators, winograd=winograd, divide=divide, goal=goal)
-    machine = target_for(target, threads)
+    machine = target_for(target, threads, precision=precision)
     if isinstance(what, Task):
         of_models = {**reading, "divide": divide, "goal": goal, "winograd": None if winograd else False}
         _refuse(of_models, "models; this is a task")

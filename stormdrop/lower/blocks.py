@@ -14,6 +14,7 @@ from stormdrop.ir.affine import ZERO, Affine, affine, bounds, conjunction
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, binary, compare, select, substitute
 from stormdrop.lower.borders import narrowed
 from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
+from stormdrop.lower.fragments import LANE, MatrixLowering
 from stormdrop.lower.program import (
     Access,
     Barrier,
@@ -139,9 +140,14 @@ class _Nest:
         elif depth > 1:
             carried = [self._reduce_block(whole_spans, affine(self._block_variable()))]
         digits, base, crossing = self._threads()
+        matrix = None
+        if stage.matrix is not None:
+            matrix = MatrixLowering(stage, context.tilings[stage.id], base)
+            digits, base = [*digits, (LANE, WARP)], matrix.lane_base()
+            context.known[LANE] = (0, WARP - 1)
         x_threads = prod(n for _, n in crossing)
         copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
-        tile = self._tile(base)
+        tile = self._tile(base) if matrix is None else self._limited(matrix.tile(base))
         has_barrier = bool(copies) or x_threads > 1
         alive = self._alive(tile)
         idle = -(-self.threads // prod(n for _, n in digits))
@@ -161,7 +167,7 @@ class _Nest:
                 context.spans[stage.id] = dict(self.spans)
                 staged = [*(s for copy in copies for s in _attached(context, copy, self.threads)), Barrier()]
             is_repeated = bool(carried or frames) and depth == 1
-            body = self._reduction(tile, staged, carried, alive, crossing, x_threads, is_repeated)
+            body = self._reduction(tile, staged, carried, alive, crossing, x_threads, is_repeated, matrix)
             if before:  # before the tile's accumulators: the loop that fills the pipeline does not carry them
                 body = (*([Barrier()] if frames else []), *before, *body)
         for var, trips, most in reversed(frames):
@@ -242,9 +248,10 @@ class _Nest:
         the variables that divide the reduction.
         """
         stage, tiling, nest = self.stage, self.context.tilings[self.stage.id], nest_of(self.stage)
+        threads = tiling.thread_levels
         base = {a: self.spans[a].base for a in (*stage.axes, *stage.reduce_axes)}
         digits: dict[Axis, tuple[Var, int]] = {}
-        levels = [LoopLevel(a, n) for n in nest.numbers(LoopKind.THREAD) for a in stage.axes]
+        levels = [level for n in nest.spatial for a in stage.axes if (level := LoopLevel(a, n.number)) in threads]
         levels += [LoopLevel(a, 1) for a in stage.reduce_axes if nest.reduces_across_threads]
         for level in levels:
             axis, n = level.axis, int(tiling.trips[level])
@@ -271,8 +278,11 @@ class _Nest:
                 repeats.append((a, own, int(tiling.span[LoopLevel(a, level)])))
         rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
         vectors = counts[stage.vector] if stage.vector is not None else 1
-        tile = RegisterTile(stage, base, rows, vectors, int(tiling.lanes), None, tuple(repeats))
-        limits = [(a, a.extent) for a in stage.axes if self._last(tile, a) >= a.extent]
+        return self._limited(RegisterTile(stage, base, rows, vectors, int(tiling.lanes), None, tuple(repeats)))
+
+    def _limited(self, tile: RegisterTile) -> RegisterTile:
+        """The tile with the limits that it may exceed."""
+        limits = [(a, a.extent) for a in self.stage.axes if self._last(tile, a) >= a.extent]
         return replace(tile, limits=tuple(limits))
 
     def _reach(self, tile: RegisterTile, axis: Axis) -> int:
@@ -331,11 +341,14 @@ class _Nest:
         crossing: Sequence[tuple[Var, int]],
         x_threads: int,
         is_repeated: bool,
+        matrix: MatrixLowering | None,
     ) -> tuple[Stmt, ...]:
         stage, context = self.stage, self.context
         of_axis = {a: n for a in stage.reduce_axes for v, n in crossing if tile.base[a].coefficient(v)}
         loops, value = self._loops(tile, of_axis), settled(stage.body)
-        if not of_axis:
+        if matrix is not None:
+            loops[-1] = replace(loops[-1], step=matrix.depth)
+        elif not of_axis:
             known = {**context.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
             loops, value = narrowed(tile, loops, value, known.get)
         has_barrier = bool(staged) or x_threads > 1
@@ -344,7 +357,8 @@ class _Nest:
             loops = [replace(loops[0], high=high, written_out=False), *loops[1:]]
         loops = [_settled(loop, loop is loops[-1]) for loop in loops]
         reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile))
-        inner: Stmt = Update(tile, value, _without_pages(reads))
+        fragments = None if matrix is None else matrix.fragments(value, context.regions)
+        inner: Stmt = Update(tile, value, _without_pages(reads), fragments)
         for loop in reversed(loops):
             inner = replace(loop, body=(inner,))
         steps: tuple[Stmt, ...] = (inner,)

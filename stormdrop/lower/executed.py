@@ -155,7 +155,7 @@ class _Count:
         return all(isinstance(substitute(e, fixed), Const) for e in (loop.low, loop.high))
 
     def _update(self, s: Update) -> float:
-        return self._live(s) * s.tile.lanes * (operations(s.value) + 1)
+        return self._live(s) * s.tile.lanes * s.depth * (operations(s.value) + 1)
 
     def _live(self, s: Update) -> int:
         """The number of instances whose update value is not known to be the combiner's identity."""

@@ -201,13 +201,39 @@ class ReduceLoop:
         return range(low, middle, turn), range(middle, middle + steps * self.step, self.step), left
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An operand of matrix instructions in shared memory, as the lanes of a warp load it: 8 × 8 matrices whose rows are
+    16 bytes, one row a lane, or elements of 32 bits one by one.
+
+    `access` is the address of the present lane's row, or element, in a group of 8 rows (or columns) of the tile; lanes
+    where `second` is 1 load from the group after it instead. `is_transposed`: rows of the matrices lie along the
+    reduction.
+    """
+
+    access: Access
+    second: Expr
+    is_transposed: bool
+    is_scalar: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """One reduction step: every accumulator is combined with `value`."""
+    """One reduction step: every accumulator is combined with `value`.
+
+    With `fragments`, of rows and of columns, a step is a matrix instruction's: as many positions along the innermost
+    reduce axis, by all lanes of a warp together.
+    """
 
     tile: RegisterTile
     value: Expr
     reads: dict[Load, Access]
+    fragments: tuple[Fragment, Fragment] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Positions along the innermost reduce axis that one step sums."""
+        return 1 if self.tile.stage.matrix is None else self.tile.stage.matrix.kernel.k
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -398,7 +424,9 @@ def _lines(body: tuple[Stmt, ...], pad: str) -> Iterator[str]:
                 yield from _lines(s.body, pad + "  ")
             case Update(tile, value, reads):
                 assert tile.stage.combiner is not None
-                yield f"{pad}{_acc(tile)} {_SIGNS[tile.stage.combiner]} {value}"
+                matrix = tile.stage.matrix
+                how = f", by {matrix.kernel.name}" if matrix is not None else ""
+                yield f"{pad}{_acc(tile)} {_SIGNS[tile.stage.combiner]} {value}{how}"
                 yield from _read_lines(reads, pad)
             case Save(tile, access):
                 yield f"{pad}{access.buffer} = {_acc(tile)}"

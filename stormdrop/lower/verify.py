@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 from stormdrop.errors import BuildError
@@ -25,6 +26,7 @@ from stormdrop.ir.expr import (
     walk,
 )
 from stormdrop.lower.facts import Facts
+from stormdrop.lower.fragments import ROW_BYTES
 from stormdrop.lower.program import (
     Access,
     Barrier,
@@ -32,6 +34,7 @@ from stormdrop.lower.program import (
     CommitCopies,
     Finish,
     For,
+    Fragment,
     If,
     Phase,
     Program,
@@ -162,6 +165,8 @@ class _Verifier:
                     every = sorted(a.serial for a in tile.stage.reduce_axes)
                     _require(axes == every, f"{tile.stage.id} is not reduced over each of its axes once")
                     self._reads(s, None)
+                    for fragment in s.fragments or ():
+                        self._fragment(tile, fragment)
                 case Save(tile, access):
                     self._use_up(tile)
                     self._address(tile, access, (), has_dead_lanes=True)
@@ -347,6 +352,25 @@ class _Verifier:
 
         elements, what = access.buffer.elements, f"an address in {access.buffer}"
         self._proved(tile, guards, has_dead_lanes, index, elements, what)
+
+    def _fragment(self, tile: RegisterTile, f: Fragment) -> None:
+        """What a lane loads of any group is in the buffer: a row of 16 bytes, or an element in each half of a step."""
+        access, kernel = f.access, tile.stage.matrix
+        _require(kernel is not None, f"{tile.stage.id}: fragments without a matrix instruction")
+        assert kernel is not None
+        self._bound(access.outer, f.second)
+        inner = access.coefficient(tile.stage.reduce_axes[-1])
+        reach = inner * kernel.kernel.k // 2 if f.is_scalar else ROW_BYTES // ITEMSIZE[access.buffer.dtype] - 1
+        groups = replace(  # of a group, only the first element is added to what a lane adds itself
+            tile,
+            vectors=tile.vectors * tile.lanes // 2,
+            lanes=1,
+            repeats=tuple((a, 1, distance) for a, _, distance in tile.repeats),
+        )
+        loops, self.loops = self.loops, [replace(x, tile=groups) if x.tile is tile else x for x in self.loops]
+        for moved in (0, reach):
+            self._address(groups, replace(access, outer=access.outer.shifted(moved)), (), has_dead_lanes=True)
+        self.loops = loops
 
     def _proved(
         self,

@@ -16,13 +16,14 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.workbench import GUARD_BYTES, Workbench, WrongOutput
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import Device, Memory
+from stormdrop.target.machine import Target
 
 
 class GpuWorkbench(Workbench):
     """A workbench whose kernels run on arrays in a GPU's memory."""
 
-    def __init__(self, task: Task, seed: int, sample_points: int, device: Device) -> None:
-        super().__init__(task, seed, sample_points)
+    def __init__(self, task: Task, target: Target, seed: int, sample_points: int, device: Device) -> None:
+        super().__init__(task, target, seed, sample_points)
         constants = {t.name for t in task.constants}
         self._inputs = {n: device.adopt(_bytes(a)) for n, a in self.arrays.items() if n not in constants}
         self._outputs = [device.adopt(output.block) for output in self.outputs]

@@ -22,6 +22,8 @@ from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.artifact import Artifact, BufferSpec
 from stormdrop.runtime.device import Array
 from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
+from stormdrop.target.accuracy import error_bound
+from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 
 GUARD_BYTES = 4096
@@ -69,8 +71,9 @@ class Guarded:
 class Workbench:
     """Inputs, outputs and reference values of one task."""
 
-    def __init__(self, task: Task, seed: int, sample_points: int) -> None:
+    def __init__(self, task: Task, target: Target, seed: int, sample_points: int) -> None:
         self.task = task
+        self._bounds = [error_bound(v, target) for v in task.variants]
         rng = np.random.default_rng(seed)
         self.arrays = {t.name: _read_only(_random(t, rng)) for t in task.inputs}
         self.outputs = [Guarded.make(t) for t in task.outputs]
@@ -108,8 +111,7 @@ class Workbench:
 
     def check(self, variant: int | None, poisoned: bool) -> None:
         """Check the outputs; `variant` None allows what the least exact variant may do. Raises WrongOutput."""
-        bounds = [v.error_bound for v in self.task.variants]
-        bound = max(bounds) if variant is None else bounds[variant]
+        bound = max(self._bounds) if variant is None else self._bounds[variant]
         for tensor, output in zip(self.task.outputs, self.outputs):
             output.check()
             if poisoned:
@@ -128,7 +130,7 @@ class Workbench:
 
         The magnitude of any element is taken to be the largest that was sampled.
         """
-        bound = max(v.error_bound for v in self.task.variants)
+        bound = max(self._bounds)
         for tensor, output, other in zip(self.task.outputs, self.outputs, expected):
             largest = float(np.max(self.references[tensor.name].magnitudes, initial=0.0))
             right = _agree(output.array, other, tensor.dtype, 2 * bound * MARGIN * largest, 0)

@@ -162,7 +162,7 @@ class RunnerRole:
         self._held.clear()
         if number not in self._benches:
             task = Task.from_json(request["task"])
-            given = task, self.settings.seed, self.settings.sample_points
+            given = task, self.target, self.settings.seed, self.settings.sample_points
             on_gpu = isinstance(self.target, Gpu)
             self._benches[number] = GpuWorkbench(*given, self._device) if on_gpu else Workbench(*given)
         self._benches.move_to_end(number)

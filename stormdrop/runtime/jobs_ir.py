@@ -30,6 +30,7 @@ define internal void @share(ptr %block, ptr %steps, i64 %count, i64 %first, i32 
   %phase.at = getelementptr %block, ptr %block, i64 0, i32 4
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
+  %working = getelementptr i8, ptr %seat, i64 16
   br label %head
 head:
   %k = phi i64 [ 0, %0 ], [ %k.next, %passed ]
@@ -77,7 +78,9 @@ at.work:
   %mark = select i1 %unmarked, ptr null, ptr %mark.at
   %entries.at = getelementptr %entry, ptr %own, i64 %k
   %entries = select i1 %unaccounted, ptr null, ptr %entries.at
+  store atomic i32 1, ptr %working monotonic, align 4
   %over = call i1 @work(ptr %block, ptr %step, i64 %extent, i64 %e, i64 %t, i64 %threads, ptr %mark, ptr %entries)
+  store atomic i32 0, ptr %working monotonic, align 4
   br i1 %over, label %passed, label %wait
 wait:
   %final = icmp eq i64 %k.next, %count
@@ -86,14 +89,15 @@ wait:
   br i1 %leave, label %out, label %stay
 stay:
   %nothing = icmp eq ptr %ahead, null
-  br i1 %nothing, label %rest, label %ahead.load
+  br i1 %nothing, label %ready, label %ahead.load
 ahead.load:
   %ahead.offset = mul i64 %ahead.stride, %t
   %ahead.begin = getelementptr i8, ptr %ahead, i64 %ahead.offset
   call void @load_ahead(ptr %phase.at, i32 %phase, ptr %ahead.begin, i64 %ahead.bytes)
-  br label %rest
-rest:
-  %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %limit)
+  br label %ready
+ready:
+  %rest = call i64 @rescue(ptr %block, ptr %phase.at, i32 %phase, i64 %t, i64 %threads, i64 %limit)
+  %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %rest)
   br label %passed
 passed:
   br label %head
@@ -172,6 +176,7 @@ define void @worker(ptr %block, i64 %t) nounwind {  ; the life of thread %t > 0,
   %job.at = getelementptr %block, ptr %block, i64 0, i32 2
   %seat = call ptr @seat(ptr %block, i64 %t)
   %reading = getelementptr i8, ptr %seat, i64 8
+  call void @sign(ptr %block, i64 %t)
   br label %idle
 idle:
   %seen = phi i32 [ 0, %0 ], [ %go, %awake ], [ %seen, %guard ], [ %go, %begin ], [ %go, %restore ]
@@ -220,6 +225,7 @@ serial:
   ret void
 parallel:
   call void @settle(ptr %block)
+  call void @sign(ptr %block, i64 0)
   %threads.at = getelementptr %block, ptr %block, i64 0, i32 13
   %threads = load i64, ptr %threads.at, align 8
   %limit.at = getelementptr %block, ptr %block, i64 0, i32 14

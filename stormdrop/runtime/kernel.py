@@ -69,10 +69,12 @@ def build(
     threads: int | None = None,
     target: Target | str | None = None,
     rules: Sequence[Rule] = RULES,
+    precision: str | None = None,
 ) -> Kernel:
     """Build a task for this machine, with its default schedule unless one is given; `rules` are those that it follows.
 
-    `target` is "cuda" for a GPU of this machine; `runtime.targets` has other names. Raises UserError for missing or
+    `target` is "cuda" for a GPU of this machine; `runtime.targets` has other names. `precision`, on a GPU, is that of
+    the factors of f32 products: "tf32", "3xtf32", "bf16", "fp16". Raises UserError for missing or
     wrong constants, ScheduleError for a schedule of another class or rule, BuildError.
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -89,7 +91,7 @@ def build(
     if missing:
         raise UserError(f"{task.name} needs constants={{…}} for {', '.join(missing)}")
     arrays = {name: checked(known[name], value) for name, value in given.items()}
-    machine = target_for(target, threads)
+    machine = target_for(target, threads, precision=precision)
     if is_empty(task):
         copies = {name: array.copy() for name, array in arrays.items()}
         return Kernel(task, None, machine.threads, lambda: _Interpreted(task, copies))

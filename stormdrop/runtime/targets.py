@@ -3,6 +3,7 @@
     None, "host"      this machine's CPU
     "cuda", "cuda:1"  a GPU of this machine, by CUDA's number
     "cuda:sm_80"      a GPU of an architecture, which need not be here: to compile for
+    "cuda/bf16"       any of these GPUs, with products at a precision (`Gpu.precision`)
 
 Everything of CUDA is imported when a GPU is asked for.
 """
@@ -21,17 +22,37 @@ from stormdrop.runtime.pool import Pool, pool_for
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import Precision
 
 USAGE = "host, cuda, cuda:0 or cuda:sm_80"
 
 
-def target_for(target: Target | str | None, threads: int | None = None, pool: Pool | str | None = None) -> Target:
+def target_for(
+    target: Target | str | None,
+    threads: int | None = None,
+    pool: Pool | str | None = None,
+    precision: Precision | str | None = None,
+) -> Target:
     """What to build for where the caller gave this much: `threads` stands above the pool's, the pool's above the
-    target's, the target's above all that `detect` asks. Raises UserError for a wrong number of threads, an unknown
-    name, and where there is no such GPU.
+    target's, the target's above all that `detect` asks; `precision` above the target's. Raises UserError for a wrong
+    number of threads, an unknown name or precision, and where there is no such GPU.
     """
     if threads is None and isinstance(pool, Pool):
         threads = pool.threads
+    if isinstance(target, str) and "/" in target:
+        target, _, named = target.partition("/")
+        precision = precision or named
+    found = _target(target, threads)
+    if precision is None:
+        return found
+    if isinstance(found, Gpu):
+        return found.with_precision(precision)
+    if precision != "f32":
+        raise UserError(f"precision {precision!r:.60} is for GPUs: give a target such as cuda with it")
+    return found
+
+
+def _target(target: Target | str | None, threads: int | None) -> Target:
     if target is None or target == "host":
         return detect(threads)
     if not isinstance(target, str):

@@ -19,7 +19,7 @@ from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import Stage
-from stormdrop.space.tiling import Tiling
+from stormdrop.space.tiling import Tiling, has_cast
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, GpuCoefficients
@@ -151,6 +151,21 @@ class BlockCost:
         return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + self._loop_instructions
 
     @property
+    def step_cycles(self) -> Num:
+        """Cycles of one step of a warp that has its part of a multiprocessor to itself."""
+        return self.step_instructions
+
+    @cached_property
+    def matrix_products(self) -> Num:
+        """Multiply-adds of matrix instructions, of one block, in those of bf16."""
+        return 0.0
+
+    @cached_property
+    def waiting_cycles(self) -> Num:
+        """Cycles in which matrix instructions wait for all warps of a block, beside what other warps hide."""
+        return 0.0
+
+    @property
     def _loop_instructions(self) -> Num:
         return self.coefficients.turn_instructions / self.tiling.unroll if self.stage.is_reduction else 0.0
 
@@ -178,7 +193,11 @@ class BlockCost:
 
     @property
     def is_asynchronous(self) -> Num:
-        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together."""
+        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together, and stays as
+        it is.
+        """
+        if self._is_rounding:
+            return False
         return (self._stores <= 1) & (self.tiling.lanes * self.operands[-1].itemsize >= 4)
 
     @cached_property
@@ -191,13 +210,28 @@ class BlockCost:
         return self.executions * self.tiles * per_tile
 
     @property
+    def thread_cycles(self) -> Num:
+        """Of a thread's instructions, if its warp has its part of a multiprocessor to itself."""
+        if self.stage.matrix is None:
+            return self.thread_instructions
+        waiting = self.executions * self.tiles * self.steps * (self.step_cycles - self.step_instructions)
+        return self.thread_instructions + waiting
+
+    @property
     def _copy_instructions(self) -> Num:
         """Of one thread, to copy its share of a box: a copy takes one instruction if the pipeline does it."""
         k = self.coefficients
         is_direct = self.is_asynchronous & (self.depth > 1)
         each = self.instances * where(is_direct, 1, 1 + self._stores) + k.copy_instructions
         guards = k.guard_instructions if any(o.guarded for o in self.operands) else 0.0
+        if self._is_rounding:
+            each = each + self.accumulators * k.rounding_instructions
         return k.loop_cycles + self.tiles * (each + guards)
+
+    @property
+    def _is_rounding(self) -> bool:
+        """Whether a copy rounds an operand for matrix instructions."""
+        return bool(self.stage.row_padding) and has_cast(self.stage.finish)
 
     @cached_property
     def code(self) -> Num:

@@ -37,6 +37,13 @@ def _is_padded(stage: Stage) -> bool:
     return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
 
 
+def _behind_row(stage: Stage) -> int:
+    """Elements behind every row where the axes are as they are. An operand of matrix instructions says so itself."""
+    if stage.row_padding:
+        return stage.row_padding // ITEMSIZE[stage.tensor.dtype]
+    return _padding(stage) if _is_padded(stage) else 0
+
+
 def split_axes(stage: Stage) -> tuple[list[Axis], list[Axis]]:
     """The axes of a staged operand's box that are spatial in its reader, and those that are reduced."""
     axes = [a for a in stage.place if isinstance(a, Axis)]
@@ -47,8 +54,8 @@ def split_axes(stage: Stage) -> tuple[list[Axis], list[Axis]]:
 def box_elements(stage: Stage, sizes: Mapping[Axis, Num], layout: Num) -> Num:
     """Elements of one box, its padding included."""
     dims = list(sizes.values())
-    if len(dims) > 1 and _is_padded(stage):
-        dims[-1] = dims[-1] + _padding(stage)
+    if len(dims) > 1:
+        dims[-1] = dims[-1] + _behind_row(stage)
     plain = prod_of(dims)
     if not has_layouts(stage):
         return plain
@@ -66,8 +73,8 @@ def box_strides(stage: Stage, sizes: Mapping[Axis, int], layout: int) -> tuple[i
     """The stride of every axis of a box, in the order of the axes."""
     dims = list(sizes.values())
     if not layout:
-        if len(dims) > 1 and _is_padded(stage):
-            dims[-1] += _padding(stage)
+        if len(dims) > 1:
+            dims[-1] += _behind_row(stage)
         return row_strides(tuple(dims))
     spatial, reduced = split_axes(stage)
     inner = row_strides(tuple(sizes[a] for a in spatial))

@@ -40,6 +40,7 @@ from stormdrop.space.columns import (
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import body_cost, density
 from stormdrop.space.knobs import knobs_of
+from stormdrop.space.matrix_cost import MatrixCost
 from stormdrop.space.nest import is_copy, nest_of
 from stormdrop.space.operands import stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
@@ -47,6 +48,11 @@ from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, Gpu
 
+EXPOSED_SHARE = 0.5
+"""Of a memory latency that a block with matrix instructions waits for, what its neighbours do not hide."""
+L2_SHARE, OVERLAP = 0.5, 0.8
+"""Of the time that the L2 would take alone; of the shorter of the L2's time and the instructions', what is hidden.
+Both fitted to matrix products of 4096³ on an H200."""
 SPARED_REGISTERS = 16
 """By how much the assembler may need fewer registers than are counted. Not relied on where several blocks must fit."""
 
@@ -186,10 +192,24 @@ class PhaseCost:
 
     @cached_property
     def issue_cycles(self) -> Num:
-        """Of one block: warp instructions over the issue rate of a multiprocessor."""
+        """Of one block: warp instructions over the issue rate of a multiprocessor, matrix products over theirs."""
         k = self.target.coefficients
         rate = k.issue_per_cycle * self.target.fma_lanes / 128.0
-        return sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
+        issued = sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
+        if self.root.stage.matrix is None:
+            return issued
+        loads = where(self._waits_for_loads, self.root.reduce_blocks * (k.memory_cycles * EXPOSED_SHARE), 0.0)
+        waiting = self.root.waiting_cycles + self.root.executions * self.root.tiles * loads
+        return maximum(issued, self.root.matrix_products / self.target.matrix_products) + waiting
+
+    @cached_property
+    def _waits_for_loads(self) -> Num:
+        """Whether every reduce block waits for its staged operands: no pipeline, or no asynchronous copies."""
+        waits: Num = self.root.tiling.depth <= 1
+        for c in self.inside:
+            if is_copy(c.stage):
+                waits = waits | (c.is_asynchronous < 1)
+        return waits
 
     @cached_property
     def shared_cycles(self) -> Num:
@@ -211,17 +231,14 @@ class PhaseCost:
         total: Num = k.block_cycles + sum_of([c.latency_cycles for c in self.stages if not is_copy(c.stage)])
         if copies:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
-            own = self.root.steps * self.root.step_instructions * maximum(1.0, self.root.warps / 4) / blocks
-            waits_for_loads = depth <= 1
-            for c in copies:
-                waits_for_loads = waits_for_loads | (c.is_asynchronous < 1)
+            own = self.root.steps * self.root.step_cycles * maximum(1.0, self.root.warps / 4) / blocks
             hidden = maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own)
-            exposed = where(waits_for_loads, k.memory_cycles, hidden)
+            exposed = where(self._waits_for_loads, k.memory_cycles, hidden)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
             total = total + self.root.tiles * (blocks * (exposed + waits) + where(depth > 1, k.memory_cycles, 0.0))
         attached = sum(not is_copy(c.stage) for c in self.inside)
         total = total + attached * k.barrier_cycles + sum_of([c.combine_cycles for c in self.stages])
-        alone = sum_of([c.thread_instructions * maximum(1.0, c.warps / 4) for c in self.stages])
+        alone = sum_of([c.thread_cycles * maximum(1.0, c.warps / 4) for c in self.stages])
         return total + alone * 1.2
 
     def _wave(self, blocks: Num) -> Num:
@@ -272,6 +289,10 @@ class PhaseCost:
     def seconds(self) -> Num:
         k, terms = self.target.coefficients, self.terms
         bound = maximum(terms["waves"], maximum(terms["l2"], terms["dram"]))
+        if self.root.stage.matrix is not None:  # fast enough for the L2 to matter: the two overlap in part
+            l2 = L2_SHARE * terms["l2"]
+            overlapped = maximum(terms["waves"], l2) + (1.0 - OVERLAP) * minimum(terms["waves"], l2)
+            bound = maximum(overlapped, terms["dram"])
         total = bound + 0.1 * (terms["l2"] + terms["global"])
         tiling = self.root.tiling
         fetched = maximum(0.0, self.code - k.cached_instructions) / k.fetch_scale
@@ -322,7 +343,8 @@ class GpuAssessment:
         operands = stage_operands(stage, _packed_tensors(self.structure))
         depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
         copies = {x.tensor: self.tilings[x.id] for x in self.structure.stages if x.reader == stage.id}
-        return BlockCost(tiling, executions, operands, shared, self.target.coefficients, depth, copies)
+        kind = BlockCost if stage.matrix is None else MatrixCost
+        return kind(tiling, executions, operands, shared, self.target.coefficients, depth, copies)
 
     @property
     def demands(self) -> list[Num]:

@@ -36,6 +36,8 @@ LIKELY_BLOCKS = 2  # of a multiprocessor
 
 TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
 GROUPS = (1, 2, 4, 8, 16)
+MOST_SPLIT_STEPS = 2
+"""Steps of split operands in one trip of a loop: of more, the assembler holds too many parts at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,11 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     """The knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
     nest = nest_of(stage)
-    has_reuse = bool(nest.numbers(LoopKind.VIRTUAL_THREAD))
+    has_reuse = nest.stages_operands
     kinds = {level.number: level.kind for level in nest.spatial}
     found: list[Knob] = []
     for axis, levels in cuts(stage):
-        steps = -(-axis.extent // (lanes if axis is stage.vector else granules.get(axis, 1)))
+        steps = -(-axis.extent // granules.get(axis, lanes if axis is stage.vector else 1))
         for cut in reversed(levels):
             if cut.source is not Trips.KNOB:
                 continue
@@ -175,9 +177,17 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
                 found.append(Knob(name, _up_to(power_above(steps), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))))
             elif axis.kind == "reduce":
                 most = min(steps, MOST_REDUCE_BLOCK // granules.get(axis, 1))
-                found.append(Knob(name, _up_to(most, (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64))))
+                few = (
+                    (1, 2, 3, 4, 8, 16, 32, 64) if stage.matrix is not None else (*range(1, 9), 12, 16, 24, 32, 48, 64)
+                )
+                found.append(Knob(name, _up_to(most, few)))
             elif kinds[cut.loop.number] is LoopKind.VIRTUAL_THREAD:
                 found.append(Knob(name, _up_to(steps, (1, 2, 4)), "few rows"))
+            elif kinds[cut.loop.number] is LoopKind.WARP:
+                found.append(Knob(name, _up_to(steps, (1, 2, 4, 8))))
+            elif stage.matrix is not None:
+                is_group = axis in granules
+                found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 6, 8, 16) if is_group else (1, 2, 4, 7, 8)), "rows"))
             elif kinds[cut.loop.number] is LoopKind.THREAD:
                 most = min(steps, MOST_TILE_THREADS) if has_reuse else steps
                 even = {-(-steps // n) for n in range(1, 5)}
@@ -197,7 +207,8 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     name = unroll_knob(stage)
     if name is not None:
         inner = stage.reduce_axes[-1].extent
-        found.append(Knob(name, _up_to(min(inner, 32), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
+        most = 32 if stage.matrix is None or stage.matrix.kernel.products == 1 else MOST_SPLIT_STEPS
+        found.append(Knob(name, _up_to(min(inner, most), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
     name = peel_knob(stage)
     if name is not None:
         found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from stormdrop.ir.expr import Axis
+from stormdrop.ir.expr import Axis, Bin
 from stormdrop.ir.memo import memoised
-from stormdrop.space.access import transposing_axis
+from stormdrop.space.access import axes_of, transposing_axis
 from stormdrop.space.structure import ComputeAt, Stage
 from stormdrop.target.structures import LoopKind
 
@@ -62,7 +62,12 @@ class Nest:
     @property
     def is_cooperative(self) -> bool:
         """Whether the threads of a block execute the nest together, as on a GPU."""
-        return any(level.kind is LoopKind.THREAD for level in self.spatial)
+        return any(level.kind in (LoopKind.THREAD, LoopKind.WARP) for level in self.spatial)
+
+    @property
+    def stages_operands(self) -> bool:
+        """Whether the threads of a block copy operands to shared memory in every reduce block."""
+        return self.is_cooperative and self.is_blocked and not self.reduces_across_threads
 
     @property
     def reduces_across_threads(self) -> bool:
@@ -189,7 +194,7 @@ def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
             source = Trips.REST if is_register else Trips.ONE
         elif level.number == rests:
             source = Trips.REST
-        elif level.number < rests or level.kind is LoopKind.SERIAL:
+        elif level.number < rests or level.kind is LoopKind.SERIAL or (is_register and not has_rows(stage, axis)):
             source = Trips.ONE
         elif stage.host is None:
             source = Trips.KNOB
@@ -197,6 +202,16 @@ def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
             source = Trips.THREADS if level.kind is LoopKind.THREAD else Trips.ONE
         found.append(_cut(stage, axis, level.number, source))
     return found
+
+
+def has_rows(stage: Stage, axis: Axis) -> bool:
+    """Whether a register tile may have several elements along a spatial axis. Those of one matrix product share an
+    operand along every axis but the columns: other axes are the rows'.
+    """
+    if stage.matrix is None or axis is stage.vector:
+        return True
+    assert isinstance(stage.body, Bin)
+    return axis not in axes_of(stage.body.b)
 
 
 def _reduce_cuts(stage: Stage, axis: Axis) -> list[Cut]:
@@ -235,14 +250,16 @@ def unroll_knob(stage: Stage) -> str | None:
 
 def depth_knob(stage: Stage) -> str | None:
     """The knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
-    return f"{stage.id}.depth" if nest_of(stage).numbers(LoopKind.VIRTUAL_THREAD) else None
+    return f"{stage.id}.depth" if nest_of(stage).stages_operands else None
 
 
 def has_layouts(stage: Stage) -> bool:
-    """Whether a copy in shared memory can lie there in two orders (`space.boxes`): it ends in a reduce axis."""
+    """Whether a copy in shared memory can lie there in two orders (`space.boxes`): it ends in a reduce axis. Fragments
+    of matrix instructions are read in the order of the source.
+    """
     kinds = [stage.axis_id(a).startswith("r") for a in stage.axes]
     is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
-    return is_staged and len(kinds) > 1 and kinds[-1] and not all(kinds)
+    return is_staged and len(kinds) > 1 and kinds[-1] and not all(kinds) and not stage.row_padding
 
 
 def layout_knob(stage: Stage) -> str | None:
@@ -253,7 +270,7 @@ def layout_knob(stage: Stage) -> str | None:
 def pieces_knob(stage: Stage) -> str | None:
     """The knob for the pieces in which a vector of a staged operand is copied: 1 is the widest copy of a thread."""
     is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
-    return f"{stage.id}.pieces" if is_staged and stage.vector is not None else None
+    return f"{stage.id}.pieces" if is_staged and stage.vector is not None and not stage.row_padding else None
 
 
 def residents_knob(stage: Stage) -> str | None:

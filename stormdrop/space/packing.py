@@ -69,7 +69,7 @@ class DotPairs:
         body = Bin("dot", _pair(a, axis, half), _pair(b, axis, half))
         paired = replace(stage, reduce_axes=reduce_axes, body=body, names=names)
         place = ComputeAt(args[0])
-        return _with_copy(s, stage, b.tensor, place, _copied(paired, body.b, "pairs", place))
+        return with_copy(s, stage, b.tensor, place, copied_operand(paired, body.b, "pairs", place))
 
 
 def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
@@ -104,7 +104,7 @@ class Pack:
             tensor = operand_load(op).tensor
             if len(loads(operand_load(op))) > 1:
                 continue  # an indirect load: its index is data, which may change while the tensor is constant
-            if _guarded(stage.body, op) is None:
+            if guarded_operand(stage.body, op) is None:
                 continue
             if tensor.constant:
                 if stage.vector in axes_of(op) and not stage.vector_is_reduced:
@@ -123,7 +123,12 @@ class Pack:
         for k, op in enumerate(operands(stage.body)):
             is_direct = len(loads(operand_load(op))) == 1
             is_shared = set(stage.axes) - axes_of(op) or not axes_of(op) & set(stage.reduce_axes)
-            if is_direct and is_shared and axes_of(op) & set(stage.axes) and _guarded(stage.body, op) is not None:
+            if (
+                is_direct
+                and is_shared
+                and axes_of(op) & set(stage.axes)
+                and guarded_operand(stage.body, op) is not None
+            ):
                 found += [k, ComputeAt.REDUCE_BLOCK.value]
         return [tuple(found), None] if found else [None]
 
@@ -137,7 +142,7 @@ class Pack:
             # Other operands may be copied already: this one's number in the present body.
             present = operands(body).index(op)
             copy, after = _packed(reader, present, level, str(k))
-            s = _with_copy(s, reader, operand_load(op).tensor, level, (copy, after))
+            s = with_copy(s, reader, operand_load(op).tensor, level, (copy, after))
             reader = after
         return s
 
@@ -151,7 +156,7 @@ def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
     return [*inside, ComputeAt.PHASE] if stage.host is None else inside
 
 
-def _with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new: tuple[Stage, Stage]) -> Structure:
+def with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new: tuple[Stage, Stage]) -> Structure:
     """The structure with a copy of `source` and its reader instead of the stage."""
     writer = s.writer(source)
     if place is not ComputeAt.UNIT and writer is not None and writer.host is not None:
@@ -163,19 +168,26 @@ def _with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new
 def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, Stage]:
     """The copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]
-    source_element = _guarded(stage.body, op)
+    source_element = guarded_operand(stage.body, op)
     if source_element is None:
         raise ScheduleError(f"{stage.id} reads {op} under a condition on other axes")
-    return _copied(stage, op, name, level, source_element)
+    return copied_operand(stage, op, name, level, source_element)
 
 
-def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None) -> tuple[Stage, Stage]:
-    """The copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or `op`."""
+def copied_operand(
+    stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None, last: Axis | None = None
+) -> tuple[Stage, Stage]:
+    """The copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or `op`.
+
+    `last`: the axis whose elements lie side by side in the copy; by default the vector axis, else the last reduce axis.
+    """
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
     inner = [a for a in stage.axes if a is stage.vector and a in used]
     reduced = [a for a in stage.reduce_axes if a in used and a is not stage.vector]
     order = [*spatial, *reduced, *inner]
+    if last is not None:
+        order = [*(a for a in order if a is not last), last]
     own = {a: Axis(a.name, a.extent, "spatial") for a in order}
     body = substitute(op if element is None else element, own)
     axes = tuple(own[a] for a in order)
@@ -209,12 +221,12 @@ def _copied(stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr |
 
 def _copied_along(op: Expr, order: Sequence[Axis], own: Mapping[Axis, Axis]) -> Axis | None:
     """The axis along which neighbouring threads copy: contiguous in the source, by preference also in the copy."""
-    load = operand_load(op)
+    load = loads(op)[0]
     found = [a for a in reversed(order) if walks(load.tensor, load.indices, a)]
     return own[(found or [order[-1]])[0]] if order else None
 
 
-def _guarded(body: Expr, op: Expr) -> Expr | None:
+def guarded_operand(body: Expr, op: Expr) -> Expr | None:
     """The operand under the conditions on its own axes with which the body reads it: 0 where it is not read.
 
     None where a condition relates its axes to other axes: a copy is indexed by its own axes alone.

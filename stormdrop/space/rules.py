@@ -31,6 +31,7 @@ from stormdrop.space.access import (
     walks,
     without_ones,
 )
+from stormdrop.space.matrix_product import MatrixProduct
 from stormdrop.space.packing import DotPairs, Pack
 from stormdrop.space.structure import Args, ComputeAt, OpenSplit, Stage, Structure
 from stormdrop.target.gpu import Gpu
@@ -450,4 +451,4 @@ class Tile:
         return s.updated(stage, replace(stage, tiling=tiling, vector=vector, reduce_axes=reduce_axes))
 
 
-RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), DotPairs(), Pack())
+RULES: tuple[Rule, ...] = (Inline(), RFactor(), Fuse(), Place(), Unroll(), Tile(), MatrixProduct(), DotPairs(), Pack())

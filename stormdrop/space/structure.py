@@ -22,6 +22,7 @@ from stormdrop.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor, Variant
+from stormdrop.target.microkernels import Microkernel
 from stormdrop.target.structures import TilingStructure
 
 
@@ -51,6 +52,18 @@ class DerivationStep:
         return f"{self.rule}({', '.join(map(str, (self.stage, *self.args)))})"
 
 
+@dataclass(frozen=True, slots=True)
+class MatrixTile:
+    """How a stage uses matrix instructions: their rows lie along `rows`, their columns along the vector axis, and they
+    sum along the innermost reduce axis.
+    """
+
+    kernel: Microkernel
+    rows: Axis
+    is_rounded: tuple[bool, bool] = (False, False)
+    """Whether the operand of the rows, and that of the columns, is in shared memory as the instruction takes it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """One loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
@@ -77,6 +90,8 @@ class Stage:
     unsplit: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
     unrolled: tuple[Axis, ...] = ()  # fully unrolled axes: each value selects a constant (see rules.Unroll)
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
+    matrix: MatrixTile | None = None  # the products are those of matrix instructions
+    row_padding: int = 0  # of a copy in shared memory for matrix instructions: bytes behind every row
 
     def axis_id(self, axis: Axis) -> str:
         assert self.names is not None

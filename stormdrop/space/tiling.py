@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stormdrop.ir.affine import affine, conjuncts
-from stormdrop.ir.expr import Axis, Expr
+from stormdrop.ir.expr import ITEMSIZE, Axis, Cast, Expr, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import axes_of, index_conditions
 from stormdrop.space.columns import (
@@ -47,8 +47,11 @@ from stormdrop.space.nest import (
 )
 from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import ComputeAt, Stage, Structure
+from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
 
+MATRIX_LANES = 2
+"""Neighbouring columns of a matrix instruction's result that one lane holds."""
 MOST_PEELED = 8
 """The most trips of a reduce loop that is fully unrolled."""
 
@@ -87,7 +90,8 @@ class Tiling:
     @property
     def threads(self) -> Num:
         """The threads of a block that the stage uses; 1 on a CPU."""
-        return prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
+        found = prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
+        return found * WARP if self.stage.matrix is not None else found
 
     @property
     def reduce_threads(self) -> Num:
@@ -162,7 +166,7 @@ def _tile_stage(
         t.vectors = minimum(values[name], ceil_div(extent[stage.vector], lanes))
     for axis, levels in _innermost_first(stage) if nest_of(stage).is_cooperative else cuts(stage):
         covered: Num = granules.get(axis, 1)
-        if axis is stage.vector:
+        if axis is stage.vector and stage.matrix is None:
             covered = lanes * t.vectors if axis.kind == "reduce" else lanes
         rest = ceil_div(extent[axis], covered)
         for cut in levels:
@@ -179,7 +183,9 @@ def _tile_stage(
             t.vectors = t.trips[LoopLevel(axis, register)]
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner) * granules.get(inner, 1)
+        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner)
+        if stage.matrix is None:  # else an instruction takes a granule
+            trips = trips * granules.get(inner, 1)
         if nest_of(stage).reduces_across_threads:
             trips = t.outer_reduce_trips(inner)
         t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
@@ -203,7 +209,8 @@ def _tile_stage(
 def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
     """The loops that the threads of a block execute."""
     nest = nest_of(stage)
-    spatial = [LoopLevel(a, n) for n in nest.numbers(LoopKind.THREAD) for a in stage.axes]
+    numbers = (*nest.numbers(LoopKind.THREAD), *nest.numbers(LoopKind.WARP))
+    spatial = [LoopLevel(a, n) for n in numbers for a in stage.axes]
     reduce = [x.number for x in nest.reduce if x.kind is LoopKind.THREAD]
     return frozenset((*spatial, *(LoopLevel(a, n) for n in reduce for a in stage.reduce_axes)))
 
@@ -229,13 +236,17 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
     conditions += [] if stage.guard is None else conjuncts(stage.guard)
     if any(vector in axes_of(c) for c in conditions):
         return 1
-    most = vector_bytes // stage.itemsize
+    most = vector_bytes // stage.itemsize if stage.matrix is None else MATRIX_LANES
     if stage.host is not None:
         if stage.reader is None:
             return 1
         reader = s.stage(stage.reader)
         along = reader.axis(stage.axis_id(vector))
-        if along is reader.vector:
+        if reader.matrix is not None:
+            if not has_cast(stage.finish):
+                most = vector_bytes // ITEMSIZE[stage.tensor.dtype]
+            most = min(most, matrix_granules(reader).get(along, 1))
+        elif along is reader.vector:
             most = min(most, cooperative_lanes(s, reader, vector_bytes))
         elif along.kind == "spatial":
             return 1
@@ -247,13 +258,26 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
 @memoised()
 def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
     """The elements of reduce axes that a block of the reduction must take together: the vectors of its copies."""
-    found: dict[Axis, int] = {}
+    found = matrix_granules(stage)
     for copy in s.stages:
         if copy.reader == stage.id and copy.vector is not None and nest_of(copy).is_cooperative:
             axis = stage.axis(copy.axis_id(copy.vector))
             if axis.kind == "reduce":
                 found[axis] = max(found.get(axis, 1), cooperative_lanes(s, copy, vector_bytes))
     return found
+
+
+@memoised()
+def has_cast(e: Expr) -> bool:
+    return any(isinstance(n, Cast) for n in walk(e))
+
+
+def matrix_granules(stage: Stage) -> dict[Axis, int]:
+    """The elements of an axis that one matrix instruction takes, of rows a half: tiles are whole numbers of them."""
+    if stage.matrix is None or stage.vector is None:
+        return {}
+    kernel = stage.matrix.kernel
+    return {stage.matrix.rows: kernel.m // 2, stage.vector: kernel.n, stage.reduce_axes[-1]: kernel.k}
 
 
 def _group(t: Tiling, values: Mapping[str, Num]) -> Num:

@@ -13,7 +13,7 @@ from typing import Any
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
-from stormdrop.target.microkernels import MULTIPLY_ADD, Microkernel
+from stormdrop.target.microkernels import MATRIX_KERNELS, MULTIPLY_ADD, PRECISIONS, Microkernel, Precision
 from stormdrop.target.structures import GPU_STRUCTURES, TilingStructures
 
 WARP = 32
@@ -43,6 +43,7 @@ class GpuCoefficients:
         24.0  # what a turn of an unrolled loop costs: control, and loads that nothing overlaps; h200
     )
     division_instructions: float = 10.0  # counted
+    rounding_instructions: float = 7.0  # of an f32 to a half; counted
     index_instructions: float = 6.0  # of each tile that a thread stores; counted
     copy_instructions: float = 3.0  # of each copy to shared memory, for its addresses; counted
     guard_instructions: float = 5.0  # beside those, where a border must be tested; counted
@@ -95,6 +96,10 @@ class Gpu:
     """f32 multiply-adds that one multiprocessor starts in a cycle."""
     l2_gbs: float
     dram_gbs: float
+    matrix_products: float = 1024.0
+    """bf16 multiply-adds that one multiprocessor's matrix units make in a cycle, by mma.sync; of tf32 half as many."""
+    precision: Precision = "f32"
+    """With which factors matrix products and convolutions of f32 are computed; sums are f32 always."""
     temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
     ordinal: int = 0
@@ -117,7 +122,10 @@ class Gpu:
         ordinal = data.get("ordinal", 0)
         if type(ordinal) is not int or not 0 <= ordinal < 1024:
             raise UserError(f"not a target: ordinal is {ordinal!r:.60}, not the number of a GPU")
-        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal"})
+        precision = data.get("precision", "f32")
+        if precision not in PRECISIONS:
+            raise UserError(f"not a target: unknown precision {precision!r:.60}")
+        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal", "precision"})
         given = data.get("coefficients", asdict(GPU_COEFFICIENTS))
         if not isinstance(given, Mapping):
             raise UserError("not a target: its coefficients are no JSON object")
@@ -125,7 +133,7 @@ class Gpu:
             raise UserError(f"not a target: unknown architecture {values['architecture']!r:.60}")
         temperature = Temperature.COLD if cold else Temperature.WARM
         coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
-        return cls(**values, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
+        return cls(**values, precision=precision, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
 
     # What all kinds of target have
 
@@ -147,7 +155,20 @@ class Gpu:
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
         """The instructions that a register tile can be summed with."""
-        return (MULTIPLY_ADD,)
+        matrix = self.matrix_kernel
+        return (MULTIPLY_ADD,) if matrix is None else (MULTIPLY_ADD, matrix)
+
+    @property
+    def matrix_kernel(self) -> Microkernel | None:
+        """The matrix instruction for products of f32 at the target's precision; None: they are computed in f32."""
+        return MATRIX_KERNELS.get(self.precision)
+
+    def with_precision(self, precision: str) -> "Gpu":
+        """The same GPU at a precision. Raises UserError for an unknown one."""
+        for known in PRECISIONS:
+            if known == precision:
+                return replace(self, precision=known)
+        raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
 
     @property
     def vector_bytes(self) -> int:
@@ -195,7 +216,8 @@ class Gpu:
 
     def key(self) -> str:
         """The identity under which tuning records are kept."""
-        return f"{self.architecture}/{self.multiprocessors}"
+        own = f"{self.architecture}/{self.multiprocessors}"
+        return own if self.precision == "f32" else f"{own}/{self.precision}"
 
     @property
     def peak_gflops(self) -> float:
@@ -229,7 +251,7 @@ class Gpu:
     def __str__(self) -> str:
         return (
             f"{self.name}, {self.architecture}, {self.multiprocessors} multiprocessors, L2 {self.l2_bytes >> 20} MiB, "
-            f"{self.dram_gbs:.0f} GB/s"
+            f"{self.dram_gbs:.0f} GB/s{'' if self.precision == 'f32' else f', products in {self.precision}'}"
         )
 
 
@@ -261,6 +283,7 @@ def _gpu(
     fma_lanes: int,
     l2_gbs: float,
     dram_gbs: float,
+    matrix_products: float,
 ) -> Gpu:
     """`shared_kib`: of a block, and of a multiprocessor."""
     return Gpu(
@@ -279,16 +302,17 @@ def _gpu(
         fma_lanes=fma_lanes,
         l2_gbs=l2_gbs,
         dram_gbs=dram_gbs,
+        matrix_products=matrix_products,
     )
 
 
 ARCHITECTURES: dict[str, Gpu] = {
     g.architecture: g
     for g in (
-        _gpu("A100", "sm_80", 108, 2048, 32, (163, 164), 40, 1.41, 64, 4000.0, 1555.0),
-        _gpu("RTX 3080", "sm_86", 68, 1536, 16, (99, 100), 5, 1.71, 128, 1800.0, 760.0),
-        _gpu("RTX 4090", "sm_89", 128, 1536, 24, (99, 100), 72, 2.52, 128, 5000.0, 1008.0),
-        _gpu("H200", "sm_90", 132, 2048, 32, (227, 228), 50, 1.83, 128, 5500.0, 4000.0),
+        _gpu("A100", "sm_80", 108, 2048, 32, (163, 164), 40, 1.41, 64, 4000.0, 1555.0, 870.0),
+        _gpu("RTX 3080", "sm_86", 68, 1536, 16, (99, 100), 5, 1.71, 128, 1800.0, 760.0, 256.0),
+        _gpu("RTX 4090", "sm_89", 128, 1536, 24, (99, 100), 72, 2.52, 128, 5000.0, 1008.0, 512.0),
+        _gpu("H200", "sm_90", 132, 2048, 32, (227, 228), 50, 1.83, 128, 5500.0, 4000.0, 1230.0),
     )
 }
 """The named default of every architecture that code is generated for."""

@@ -1,14 +1,20 @@
 """Micro-kernels: the innermost step of a matrix product, as a machine offers it.
 
 One step combines a register tile of accumulators with `rows` operands that are broadcast and `columns` operands that
-are vectors: acc[m, n] += sum over k of a[m, k] * b[k, n]. `codegen.outer_product` spells each of them.
+are vectors: acc[m, n] += sum over k of a[m, k] * b[k, n]. `codegen.outer_product` spells those of a thread,
+`codegen.matrix_product` those of a warp.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from stormdrop.ir.expr import Dtype
+
+Precision = Literal["f32", "tf32", "3xtf32", "bf16", "fp16"]
+"""How exactly a GPU multiplies f32: as it is, or its factors rounded for matrix instructions (`MATRIX_KERNELS`)."""
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +32,20 @@ class Microkernel:
     """Products that one lane sums: so many neighbours along k lie side by side in both operands."""
     registers: int
     """Vector registers that a step needs beside the accumulators and one column operand."""
+    products: int = 1
+    """Instructions that one step takes: more than one where an operand is split into a large and a small part."""
+    roundoff: float = 0.0
+    """The largest relative error of rounding an f32 to the operand's format."""
 
 
 MULTIPLY_ADD = Microkernel("multiply-add", "f32", "f32", m=1, n=1, k=1, registers=1)
 BF16_DOT = Microkernel("bf16 dot", "bf16", "f32", m=1, n=1, k=2, registers=1)
 I16_DOT = Microkernel("i16 dot", "i16", "i32", m=1, n=1, k=2, registers=1)
+
+MATRIX_KERNELS: dict[Precision, Microkernel] = {
+    "tf32": Microkernel("mma tf32", "f32", "f32", m=16, n=8, k=8, registers=6, roundoff=2.0**-11),
+    "3xtf32": Microkernel("mma 3xtf32", "f32", "f32", m=16, n=8, k=8, registers=12, products=3, roundoff=2.0**-21),
+    "bf16": Microkernel("mma bf16", "bf16", "f32", m=16, n=8, k=16, registers=6, roundoff=2.0**-9),
+    "fp16": Microkernel("mma fp16", "f16", "f32", m=16, n=8, k=16, registers=6, roundoff=2.0**-11),
+}
+"""Matrix instructions of a warp (mma.sync): 16 rows times 8 columns over k, both operands in fragments of its lanes."""

@@ -1,9 +1,9 @@
 """Tiling structures: the loop levels into which a machine's stages are cut.
 
 A structure has a name, one letter for each level from the outermost. On CPUs S cuts every spatial axis once more, R
-every reduce axis. On GPUs B, V, T and S cut the spatial axes (blocks, virtual threads, threads; serial or register
-loops), X and R the reduce axes (across threads; serial loops). Schedules in files name structures; what kind of loop
-each level is stands here.
+every reduce axis. On GPUs B, V, T, W and S cut the spatial axes (blocks, virtual threads, threads, warps; serial or
+register loops), X and R the reduce axes (across threads; serial loops). Schedules in files name structures; what
+kind of loop each level is stands here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ class LoopKind(Enum):
     BLOCK = "block"  # one thread block of a GPU each
     VIRTUAL_THREAD = "virtual thread"  # interleaved within a GPU thread, strided by the thread block
     THREAD = "thread"  # one thread of a thread block each
+    WARP = (
+        "warp"  # one warp of a thread block each: its lanes hold one tile together, as matrix instructions lay it out
+    )
     SERIAL = "serial"  # one after the other
     REGISTER = "register"  # all unrolled: the register tile
 
@@ -27,7 +30,7 @@ class LoopKind(Enum):
         return self in (LoopKind.PARALLEL, LoopKind.BLOCK)
 
 
-_SPATIAL, _REDUCE = "SBVT", "RX"
+_SPATIAL, _REDUCE = "SBVTW", "RX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class TilingStructure:
     @property
     def is_cooperative(self) -> bool:
         """Whether the threads of a block execute the nest together, as on a GPU."""
-        return LoopKind.THREAD in self.kinds
+        return LoopKind.THREAD in self.kinds or LoopKind.WARP in self.kinds
 
     @property
     def levels(self) -> tuple[tuple[bool, LoopKind], ...]:
@@ -81,7 +84,11 @@ GPU_STRUCTURES = TilingStructures(
 memory. Other reductions may divide a reduce axis among threads, neighbours among neighbours. The serial level takes
 what a block computes beyond one element a thread: axes that blocks do not divide, and the stages inside a block."""
 
+MATRIX_STRUCTURE = TilingStructure("BSRWRS", (_B, _S, _S, LoopKind.WARP, _S, _R))
+"""A matrix product by matrix instructions: the register tile is a warp's, in groups of 8 rows and of 8 columns."""
+
 STRUCTURES = {
-    t.name: t for kind in (CPU_STRUCTURES, GPU_STRUCTURES) for t in (kind.reuse, kind.reduction, kind.elementwise)
+    MATRIX_STRUCTURE.name: MATRIX_STRUCTURE,
+    **{t.name: t for kind in (CPU_STRUCTURES, GPU_STRUCTURES) for t in (kind.reuse, kind.reduction, kind.elementwise)},
 }
 """Every structure that a schedule may name."""

@@ -58,6 +58,9 @@ def test_without_a_driver_every_command_says_what_is_missing(command: list[str])
         (["run", "m.onnx", "--target", "tpu"], "write host, cuda, cuda:1 or cuda:sm_80"),
         (["peak", "--target", "cuda:sm_80"], "a GPU that is here"),
         (["run", "m.sd", "--target", "cuda:sm_80"], "is settled"),
+        (["run", "m.sd", "--target", "cuda", "--precision", "tf32"], "is settled"),
+        (["run", "m.onnx", "--precision", "tf32"], "--precision is for GPUs"),
+        (["run", "m.onnx", "--target", "cuda", "--precision", "f8"], "'f8' is not one of 'f32', 'tf32'"),
         (["compile", "zoo:squeezenet1_0", "-o", "m.so", "--target", "cuda:sm_80"], "a C library runs on the CPU"),
     ],
 )

@@ -20,10 +20,13 @@ from stormdrop.runtime.arrays import random_inputs
 from stormdrop.runtime.building import artifact_of
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.targets import device_for, target_for
+from stormdrop.target.accuracy import error_bound
+from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import MATRIX_KERNELS, Precision
 from tests.cuda import device
-from tests.emulator.trials import GpuTrial, results
-from tests.support.tasks import NAMES, random_task
-from tests.support.trials import EPS, GRAPHS, compare, random_array
+from tests.emulator.trials import GpuTrial, MatrixTrial, results
+from tests.support.tasks import DRAWN, NAMES, random_task
+from tests.support.trials import EPS, GRAPHS, Case, compare, random_array
 
 Array = NDArray[Any]
 MODELS = (
@@ -38,6 +41,7 @@ MODELS = (
     "efficientnet_b0",
     "bert_base_seq128",
 )
+PRODUCTS = ("GMM", "C1D", "C2D", "DIL", "TBG")
 POINTS = 200
 LARGE = 3_000_000
 """Points of the loops of an operator at a size that fills some multiprocessors."""
@@ -72,35 +76,55 @@ def devices() -> Iterator[Check]:
         yield Check(f"device {name}", check)
 
 
+def tensor() -> Iterator[Check]:
+    """Matrix instructions at every precision: default schedules, some large, and random points."""
+    for precision in MATRIX_KERNELS:
+        for name in PRODUCTS:
+            yield Check(f"tensor {precision} {name}", partial(operator, name, LARGE, precision))
+            yield Check(f"tensor {precision} points of {name}", partial(matrix_points, name, precision))
+
+
 def checks(points_count: int = POINTS) -> list[Check]:
-    return [*operators(), *points(points_count), *models(), *devices()]
+    return [*operators(), *points(points_count), *models(), *devices(), *tensor()]
 
 
-def operator(name: str, most: int) -> None:
+def operator(name: str, most: int, precision: Precision = "f32") -> None:
     rng = np.random.default_rng(most)
     task = random_task(name, rng, most=most)
     arrays = {t.name: random_array(t, rng) for t in task.inputs}
-    kernel = sd.build(task, {t.name: arrays[t.name] for t in task.constants}, target="cuda")
+    target = target_for("cuda", precision=precision)
+    kernel = sd.build(task, {t.name: arrays[t.name] for t in task.constants}, target=target)
     found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
     outputs = found if isinstance(found, tuple) else (found,)
     variant = kernel.schedule.variant if kernel.schedule is not None else 0
-    _compare_outputs(task, arrays, variant, dict(zip((t.name for t in task.outputs), outputs)))
+    _compare_outputs(task, arrays, variant, dict(zip((t.name for t in task.outputs), outputs)), target)
 
 
-def _compare_outputs(task: Task, arrays: Mapping[str, Array], variant: int, found: Mapping[str, Array]) -> None:
+def _compare_outputs(
+    task: Task, arrays: Mapping[str, Array], variant: int, found: Mapping[str, Array], target: Target
+) -> None:
     wanted, scales = evaluate(task, arrays, variant, "f64"), magnitude(task, arrays, variant)
     for t in task.outputs:
         if t.dtype in EPS:
-            allowed = task.variants[variant].error_bound * EPS[t.dtype] * scales[t.name]
+            allowed = error_bound(task.variants[variant], target) * EPS[t.dtype] * scales[t.name]
             assert (np.abs(found[t.name].astype(np.float64) - wanted[t.name]) <= allowed).all(), f"{task}\n{t.name}"
         else:
             assert np.array_equal(found[t.name], wanted[t.name]), f"{task}\n{t.name}"
 
 
 def random_points(seed: int) -> None:
-    target = target_for("cuda")
-    for case in GpuTrial(seed, target).cases():
-        program = case.program()
+    _run_points(GpuTrial(seed, target_for("cuda")).cases())
+
+
+def matrix_points(name: str, precision: Precision) -> None:
+    for turn in range(2):
+        seed = DRAWN.index(name) + turn * len(DRAWN)
+        _run_points(MatrixTrial(seed, target_for("cuda"), precision=precision).cases())
+
+
+def _run_points(cases: Iterator[Case]) -> None:
+    for case in cases:
+        program, target = case.program(), case.target
         verify(program)
         found = results(case.trial.task, case.trial.arrays, artifact_of(program, target), device_for(target))
         problem = compare(case, found)

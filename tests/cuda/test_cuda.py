@@ -24,7 +24,7 @@ SANITIZER = shutil.which("compute-sanitizer")
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not _has_gpu(), reason="no GPU here"), pytest.mark.timeout(0)]
 
 
-@pytest.mark.parametrize("part", ["operators", "points", "models", "device"])
+@pytest.mark.parametrize("part", ["operators", "points", "models", "device", "tensor"])
 def test_a_gpu_computes_what_the_reference_computes(part: str) -> None:
     """In processes of their own: a kernel that faults leaves a context unusable."""
     run = subprocess.run([sys.executable, "-m", "tests.cuda", "--only", part], capture_output=True, text=True)

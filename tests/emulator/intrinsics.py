@@ -14,7 +14,7 @@ from tests.emulator.compiling import Slots, Step, assignment
 from tests.emulator.copies import CopyQueue
 from tests.emulator.faults import Fault, FaultKind, Unsupported
 from tests.emulator.llvm_types import Array, Type
-from tests.emulator.matrices import matrix_step
+from tests.emulator.matrices import matrix_step, rounded_to_tf32
 from tests.emulator.reading import Instruction
 from tests.emulator.threads import Frame, Threads
 
@@ -126,6 +126,8 @@ def _elementwise(i: Instruction) -> Callable[..., Any]:
         return arithmetic.saturated(i.type)
     if i.name.startswith("llvm.vector.reduce.") and parts[3] in arithmetic.REDUCTIONS:
         return arithmetic.REDUCTIONS[parts[3]]
+    if i.name == "llvm.nvvm.f2tf32.rna":
+        return rounded_to_tf32
     raise Unsupported(str(i))
 
 

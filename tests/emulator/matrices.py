@@ -108,6 +108,13 @@ def _multiplied(f: Frame, i: Instruction, registers: list[Any], depth: int, kind
     return tuple(results)
 
 
+def rounded_to_tf32(x: Array) -> Array:
+    """The bits of an f32 rounded to a mantissa of 10 bits, ties away from zero; the bits below are zero."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, bits).astype(np.uint32).view(np.int32)
+
+
 def _elements(register: Array, kind: str, per: int) -> Array:
     """A register of each thread as numbers: warps × lanes × elements."""
     if kind == "tf32":  # the 13 lowest bits are ignored

@@ -89,6 +89,22 @@ def _next_remainder(line: str) -> str | None:
     return f"{indent}{name}.off = add {type} {value}, 1\n{indent}{name} = urem {type} {name}.off, {of}"
 
 
+def _swapped_fragments(line: str) -> str | None:
+    """The rows of an instruction's first and second half change places, of one operand only."""
+    found = re.search(r"(mma\.m16n8k\S+\()((?:<2 x half>|i32) \S+), ((?:<2 x half>|i32) \S+),", line)
+    return line.replace(found[0], f"{found[1]}{found[3]}, {found[2]},") if found else None
+
+
+def _next_row(line: str) -> str | None:
+    """A lane gives the address behind its own."""
+    found = re.fullmatch(r"(\s*)(%\S+ = call .*ldmatrix\S+\(ptr addrspace\(3\)) (%\S+)\)", line)
+    if not found:
+        return None
+    indent, call, place = found.groups()
+    moved = f"{indent}{place}.next = getelementptr i8, ptr addrspace(3) {place}, i32 16"
+    return f"{moved}\n{indent}{call} {place}.next)"
+
+
 def _zero_identity(line: str) -> str | None:
     return line.replace("0xFFF0000000000000", "0.0") if "0xFFF0000000000000" in line else None
 
@@ -102,6 +118,8 @@ HARMFUL: dict[str, Change] = {
     "two threads for one": _same_thread,
     "moved store": _moved_store,
     "zero for the identity": _zero_identity,
+    "swapped fragments": _swapped_fragments,
+    "next row of a matrix": _next_row,
 }
 """Wrong wherever the line is needed."""
 SOMETIMES: dict[str, Change] = {

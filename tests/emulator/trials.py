@@ -25,8 +25,9 @@ from stormdrop.runtime.device import Device
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
-from stormdrop.target.gpu import gpu
+from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import Precision
 from tests.emulator.building import text_artifact
 from tests.emulator.device import EmulatedDevice
 from tests.emulator.faults import Fault, Unsupported
@@ -55,6 +56,27 @@ class GpuTrial(Trial):
         drawn = TARGETS[int(rng.integers(len(TARGETS)))]
         found = sketches(self.task, self.machine or drawn)
         for number in range(CASES):
+            sketch = found[int(rng.integers(len(found)))]
+            points = sketch.sample_legal(1, rng) if rng.random() < 0.5 else uniform_legal(sketch, rng)
+            yield Case(self, number, sketch, tuple(int(x) for x in points[0]), {})
+
+
+@dataclass(frozen=True)
+class MatrixTrial(GpuTrial):
+    """Trial `seed` with points of the sketches that use matrix instructions; none where no sketch does."""
+
+    precision: Precision = "bf16"
+
+    @cached_property
+    def dtype(self) -> Dtype:
+        return "f32"
+
+    def cases(self) -> Iterator[Case]:
+        rng = np.random.default_rng([6, self.seed])
+        drawn = TARGETS[int(rng.integers(len(TARGETS)))]
+        target = (self.machine if isinstance(self.machine, Gpu) else drawn).with_precision(self.precision)
+        found = [s for s in sketches(self.task, target) if any(step.rule == "mma" for step in s.structure.steps)]
+        for number in range(CASES if found else 0):
             sketch = found[int(rng.integers(len(found)))]
             points = sketch.sample_legal(1, rng) if rng.random() < 0.5 else uniform_legal(sketch, rng)
             yield Case(self, number, sketch, tuple(int(x) for x in points[0]), {})

@@ -47,7 +47,7 @@ def test_a_task_is_summed_up_by_its_large_operands(parts: Partition) -> None:
     use = find_task(parts, "first/dense")
     assert shapes_text(use.calls[0]) == "2x6, 6x5 → 2x5"
     tree = Listed(use, "verdict").to_json()
-    assert (tree["id"], tree["count"], tree["stored"]) == (use.id, 1, True)
+    assert (tree["id"], tree["count"], tree["stored"], tree["origin"]) == (use.id, 1, True, "verdict")
     assert tree["gflop"] >= 2 * 2 * 6 * 5 / 1e9
 
 

@@ -204,3 +204,16 @@ def test_a_file_for_another_architecture_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("stormdrop.runtime.cuda.device.cuda_device", fake)
     with pytest.raises(UserError, match=r"compiled for sm_80, and GPU 0 .NVIDIA H200. is sm_90"):
         load_compiled(path)
+
+
+def test_a_precision_is_a_part_of_a_gpus_name_or_an_argument() -> None:
+    assert (
+        target_for("cuda:sm_80/tf32")
+        == target_for("cuda:sm_80", precision="tf32")
+        == gpu("sm_80").with_precision("tf32")
+    )
+    assert target_for(gpu("sm_90"), precision="bf16").key() == "sm_90/132/bf16"
+    assert target_for("host", precision="f32") == detect()
+    for wrong in ("cuda:sm_80/f8", "host/tf32"):
+        with pytest.raises(UserError, match="precision"):
+            target_for(wrong)

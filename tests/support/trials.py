@@ -36,6 +36,7 @@ from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target import ALIGN_BYTES
+from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope
 from tests.support import drawn_graphs
@@ -454,7 +455,7 @@ def compare(case: Case, results: Mapping[str, Array]) -> str:
         else:
             with np.errstate(all="ignore"):
                 error = np.abs(got.astype(np.float64) - want)
-                allowed = task.variants[variant].error_bound * EPS[t.dtype] * scales[t.name]
+                allowed = error_bound(task.variants[variant], case.target) * EPS[t.dtype] * scales[t.name]
                 wrong = ~((error <= allowed) | (got == want))
         if np.any(wrong):
             at = tuple(int(i) for i in np.argwhere(wrong)[0])

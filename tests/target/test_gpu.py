@@ -5,11 +5,13 @@ import pytest
 from stormdrop.errors import UserError
 from stormdrop.target.gpu import ARCHITECTURES, Gpu, gpu
 from stormdrop.target.machine import target_from_json
+from stormdrop.target.microkernels import PRECISIONS
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_gpu_comes_back_from_json(architecture: str) -> None:
-    for target in (gpu(architecture), gpu(architecture).with_cold_weights(True)):
+    plain = gpu(architecture)
+    for target in (plain, plain.with_cold_weights(True), plain.with_precision("bf16")):
         assert target_from_json(target.to_json()) == target
 
 
@@ -21,11 +23,27 @@ def test_the_limits_are_those_of_the_architecture() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"architecture": "sm_70"}, {"multiprocessors": 0}, {"clock_ghz": "fast"}, {"cold": 1}, {"coefficients": 3}],
+    [
+        {"architecture": "sm_70"},
+        {"multiprocessors": 0},
+        {"clock_ghz": "fast"},
+        {"cold": 1},
+        {"coefficients": 3},
+        {"precision": "f8"},
+    ],
 )
 def test_a_wrong_gpu_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match="not a target"):
         Gpu.from_json({**gpu().to_json(), **wrong})
+
+
+def test_precisions_have_keys_of_their_own() -> None:
+    keys = [gpu().with_precision(p).key() for p in PRECISIONS]
+    assert len(set(keys)) == len(PRECISIONS)
+    assert gpu().with_precision("f32") == gpu()
+    assert keys[0] == gpu().key() == "sm_90/132"
+    with pytest.raises(UserError, match="tf32, 3xtf32"):
+        gpu().with_precision("f8")
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:

@@ -1,4 +1,4 @@
-"""What a GPU can do at best, measured: f32 multiply-adds, bandwidth of shared memory, L2 and DRAM, kernel launches.
+"""What a GPU can do at best, measured: f32 multiply-adds, matrix instructions, bandwidths, kernel launches.
 
     measure_gpu_peak(device) -> GpuPeak           about a second; kept in a file
 
@@ -27,7 +27,7 @@ from stormdrop.runtime.cuda.assembler import machine_code
 from stormdrop.runtime.cuda.context import Attribute
 from stormdrop.runtime.cuda.device import CudaDevice
 from stormdrop.runtime.device import BoundCall, BufferPlace
-from stormdrop.target.gpu import GPU_TRIPLE
+from stormdrop.target.gpu import GPU_TRIPLE, WARP
 from stormdrop.target.scope import Scope
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ class GpuPeak:
 
     name: str
     gflops: float
+    matrix_gflops: float
+    """Of mma.sync with factors of bf16."""
     shared_gbs: float
     l2_gbs: float
     dram_gbs: float
@@ -129,6 +131,26 @@ def fma_module(threads: int, trips: int) -> str:
             body.append(f"%x{u + 1}.{c} = call float @llvm.fma.f32(float %x{u}.{c}, float %a, float %a)")
     sums = [f"%s{c} = fadd float {last[c]}, {f'%s{c - 1}' if c else last[0]}" for c in range(FMA_CHAINS)]
     return _module(1, threads, trips, setup, body, [*sums, *_sink("float", f"%s{FMA_CHAINS - 1}", 4, threads)])
+
+
+MMA_CHAINS = 8
+_FRAGMENT = "{ float, float, float, float }"
+_MMA = f"declare {_FRAGMENT} @llvm.nvvm.mma.m16n8k16.row.col.bf16({', '.join(['i32'] * 6 + ['float'] * 4)})\n"
+
+
+def mma_module(threads: int, trips: int) -> str:
+    """Every trip makes one product of bf16 matrices, 16 × 16 times 16 × 8, for each of `MMA_CHAINS` sums of a warp."""
+    factors = ", ".join(["i32 %thread"] * 6)
+    body: list[str] = []
+    for c in range(MMA_CHAINS):
+        body += [f"%c{c}.{n} = phi float [ 0.0, %entry ], [ %d{c}.{n}, %loop ]" for n in range(4)]
+    for c in range(MMA_CHAINS):
+        sums = ", ".join(f"float %c{c}.{n}" for n in range(4))
+        body.append(f"%d{c} = call {_FRAGMENT} @llvm.nvvm.mma.m16n8k16.row.col.bf16({factors}, {sums})")
+        body += [f"%d{c}.{n} = extractvalue {_FRAGMENT} %d{c}, {n}" for n in range(4)]
+    last = [f"%s{c} = fadd float %d{c}.0, {f'%s{c - 1}' if c else '%d0.1'}" for c in range(MMA_CHAINS)]
+    sink = _sink("float", f"%s{MMA_CHAINS - 1}", 4, threads)
+    return _module(1, threads, trips, [], body, [*last, *sink]) + _MMA
 
 
 SHARED_LOADS = 8
@@ -257,9 +279,12 @@ def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
     far = launch.blocks * dram_trips
     text = stream_module(threads, dram_trips, far, launch.blocks)
     dram = _seconds(device, text, launch, sink_bytes, far * chunk_bytes)
+    warps = launch.blocks * threads // WARP
+    mma = _seconds(device, mma_module(threads, trips), launch, sink_bytes)
     peak = GpuPeak(
         device.context.name,
         GpuPeakMeter(device).gflops(),
+        2.0 * 16 * 8 * 16 * MMA_CHAINS * trips * warps / mma / 1e9,
         3 * multiprocessors * trips * shared_bytes / shared / 1e9,
         launch.blocks * l2_trips * chunk_bytes / l2 / 1e9,
         far * chunk_bytes / dram / 1e9,

@@ -1,0 +1,207 @@
+"""Matrix instructions of a warp (mma.sync): fragments from shared memory, products, accumulators.
+
+A lane's registers of an instruction are, by PTX's tables: of A (group 0, k 0), (group 1, k 0), (group 0, k 1), (group
+1, k 1), of B (k 0), (k 1), of C and D two columns of group 0, then of group 1. One register holds two neighbours along
+k of a 16-bit type, or one element of 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stormdrop.codegen.block_memory import BlockMemoryWriter
+from stormdrop.codegen.text import SsaValue, Writer
+from stormdrop.errors import BuildError
+from stormdrop.ir.affine import affine
+from stormdrop.ir.expr import ITEMSIZE, Axis
+from stormdrop.lower.fragments import GROUP, ROW_BYTES
+from stormdrop.lower.instance import TileCursor
+from stormdrop.lower.program import Access, Fragment, RegisterTile, Update
+from stormdrop.space.tiling import matrix_granules
+from stormdrop.target.microkernels import Microkernel
+
+Registers = list[str]
+Instance = tuple[tuple[int, ...], int]
+"""A row and a vector of the tile."""
+_MULTIPLY = {
+    "bf16": ("mma.m16n8k16.row.col.bf16", "i32"),
+    "f16": ("mma.m16n8k16.row.col.f32.f32", "<2 x half>"),
+    "f32": ("mma.m16n8k8.row.col.tf32", "i32"),
+}
+_RESULT = "{ float, float, float, float }"
+
+
+class MatrixWriter:
+    """Writes the steps of one tile."""
+
+    def __init__(self, w: Writer, at: TileCursor, memory: BlockMemoryWriter) -> None:
+        self.w, self.at, self.memory = w, at, memory
+        self.tile: RegisterTile = at.tile
+        assert self.tile.stage.matrix is not None
+        self.kernel: Microkernel = self.tile.stage.matrix.kernel
+        self.is_rounded = self.tile.stage.matrix.is_rounded
+        self.inner: Axis = self.tile.stage.reduce_axes[-1]
+
+    def update(self, s: Update, accs: Sequence[SsaValue]) -> list[SsaValue]:
+        """The accumulators, in the order of the cursor's instances, after one step."""
+        assert s.fragments is not None
+        chunks = self.tile.chunks
+        per_group = GROUP // 4 // self.tile.lanes  # vectors of a group of columns
+        rows = list(dict.fromkeys(row for row, _ in self.at.all))
+        columns = list(range(0, chunks, per_group))
+        a = self._fragments(s.fragments[0], [(row, 0) for row in rows], is_row=True)
+        b = self._fragments(s.fragments[1], [(rows[0], chunk) for chunk in columns], is_row=False)
+        table = dict(zip(self.at.all, accs))
+        for i in range(0, len(rows), 2):
+            pair = rows[i : i + 2]
+            registers = [a[i][0], a[i + 1][0], a[i][1], a[i + 1][1]] if len(pair) == 2 else [a[i][0], "", a[i][1], ""]
+            for j, chunk in enumerate(columns):
+                places = [(row, chunk + n) for row in pair for n in range(per_group)]
+                found = self._multiplied(registers, b[j], self._split([table[p] for p in places]))
+                table.update(zip(places, self._joined(found)))
+        return [table[p] for p in self.at.all]
+
+    # Accumulators: the instruction takes scalars
+
+    def _split(self, accs: Sequence[SsaValue]) -> Registers:
+        found: Registers = []
+        for acc in accs:
+            if acc.lanes == 1:
+                found.append(acc.name)
+            else:
+                found += [self._element(acc, n) for n in range(acc.lanes)]
+        return found
+
+    def _element(self, acc: SsaValue, n: int) -> str:
+        if not acc.name.startswith("%"):  # a constant in every lane
+            return "0.0"
+        return self.w.op(f"extractelement {acc}, i64 {n}")
+
+    def _joined(self, found: Registers) -> list[SsaValue]:
+        lanes = self.tile.lanes
+        if lanes == 1:
+            return [SsaValue(name, "f32") for name in found]
+        joined: list[SsaValue] = []
+        for k in range(0, len(found), lanes):
+            name = "poison"
+            for n in range(lanes):
+                name = self.w.op(f"insertelement <{lanes} x float> {name}, float {found[k + n]}, i64 {n}")
+            joined.append(SsaValue(name, "f32", lanes))
+        return joined
+
+    # Fragments
+
+    def _fragments(self, f: Fragment, groups: Sequence[Instance], is_row: bool) -> list[Registers]:
+        """The two registers, k 0 and k 1, of every group."""
+        found: list[Registers] = []
+        if f.is_scalar:
+            for group in groups:
+                self.at.place(*group)
+                found.append([self._scalar(f, half) for half in range(2)])
+            return found
+        for k in range(0, len(groups), 2):
+            self.at.place(*groups[k])
+            first = self._offset(f)
+            is_pair = k + 1 < len(groups)
+            if is_pair:
+                self.at.place(*groups[k + 1])
+            distance = self._offset(f) - first
+            self.at.place(*groups[k])
+            registers = self._matrices(f, distance, 4 if is_pair or is_row else 2)
+            if not is_pair:
+                found.append([registers[0], registers[2 if is_row else 1]])
+            elif is_row:
+                found += [[registers[0], registers[2]], [registers[1], registers[3]]]
+            else:
+                found += [registers[:2], registers[2:]]
+        return found
+
+    def _offset(self, f: Fragment) -> int:
+        return sum(c * self.at.offset[a] for a, c in f.access.coefficients)
+
+    def _matrices(self, f: Fragment, distance: int, count: int) -> Registers:
+        """`ldmatrix` of `count` matrices: those of the second group lie `distance` elements from the first."""
+        w = self.w
+        access = replace(f.access, outer=f.access.outer + affine(f.second).scaled(distance))
+        if not self._is_aligned(access):
+            raise BuildError(f"rows of {access.buffer} are not aligned for matrix instructions")
+        pointer = w.op(f"addrspacecast ptr {self.memory.address(access)} to ptr addrspace(3)")
+        type = f"{{ {', '.join(['i32'] * count)} }}"
+        name = f"nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if f.is_transposed else ''}.b16.p3"
+        whole = w.intrinsic(name, type, ("ptr addrspace(3)", pointer))
+        return [w.op(f"extractvalue {type} {whole}, {n}") for n in range(count)]
+
+    def _is_aligned(self, access: Access) -> bool:
+        """Whether rows begin at multiples of their bytes: steps along the reduction and groups do."""
+        row = ROW_BYTES // ITEMSIZE[access.buffer.dtype]
+        steps = matrix_granules(self.tile.stage)
+        moves = [c for _, c in access.outer.terms] + [access.outer.constant]
+        moves += [c * steps.get(a, 1) for a, c in access.coefficients]
+        return not access.atoms and all(c % row == 0 for c in moves)
+
+    def _scalar(self, f: Fragment, half: int) -> str:
+        here = self.at.offset[self.inner]
+        self.at.offset[self.inner] = here + half * self.kernel.k // 2
+        item = ITEMSIZE[f.access.buffer.dtype]
+        value = self.w.op(f"load i32, ptr {self.memory.address(f.access)}, align {item}")
+        self.at.offset[self.inner] = here
+        return value
+
+    # Products
+
+    def _multiplied(self, a: Registers, b: Registers, c: Registers) -> Registers:
+        """A missing group of rows is computed from the first one's elements, and left out."""
+        kernel = self.kernel
+        rows = len(c) // 2
+        a = [x or a[n - 1] for n, x in enumerate(a)]
+        c = [*c, *["0.0"] * (4 - len(c))]
+        if kernel.operand != "f32":
+            return self._instruction(a, b, c)[: 2 * rows]
+        large_a, large_b = (self._large(*pair) for pair in zip((a, b), self.is_rounded))
+        if kernel.products == 1:
+            return self._instruction(large_a, large_b, c)[: 2 * rows]
+        small_a, small_b = ([self._rest(x, large) for x, large in zip(*pair)] for pair in ((a, large_a), (b, large_b)))
+        step = ["0.0"] * 4
+        for left, right in ((small_a, large_b), (large_a, small_b), (large_a, large_b)):
+            step = self._instruction(left, right, step)
+        # The instructions truncate sums; an addition of its own rounds them to the nearest.
+        return [self.w.op(f"fadd float {x}, {y}") for x, y in zip(c[: 2 * rows], step)]
+
+    def _instruction(self, a: Registers, b: Registers, c: Registers) -> Registers:
+        name, type = _MULTIPLY[self.kernel.operand]
+        operands = [*a, *b]
+        if type != "i32":
+            operands = [self._once(("bits", x), lambda x=x: self.w.op(f"bitcast i32 {x} to {type}")) for x in operands]
+        args = [*((type, x) for x in operands), *(("float", x) for x in c)]
+        whole = self.w.intrinsic(f"nvvm.{name}", _RESULT, *args)
+        return [self.w.op(f"extractvalue {_RESULT} {whole}, {n}") for n in range(4)]
+
+    def _large(self, registers: Registers, is_rounded: bool) -> Registers:
+        """The fragments rounded to tf32, unless the tensor was rounded ahead."""
+        return registers if is_rounded else [self._tf32(x) for x in registers]
+
+    def _tf32(self, x: str) -> str:
+        """An f32 rounded to the nearest tf32, ties away from zero."""
+        return self._once(("tf32", x), lambda: self._rounded(self._float(x)))
+
+    def _rest(self, x: str, large: str) -> str:
+        """What rounding left of an element, itself rounded."""
+
+        def make() -> str:
+            return self._rounded(self.w.op(f"fsub float {self._float(x)}, {self._float(large)}"))
+
+        return self._once(("rest", x), make)
+
+    def _float(self, bits: str) -> str:
+        return self._once(("float", bits), lambda: self.w.op(f"bitcast i32 {bits} to float"))
+
+    def _rounded(self, x: str) -> str:
+        return self.w.intrinsic("nvvm.f2tf32.rna", "i32", ("float", x))
+
+    def _once(self, key: object, make: Callable[[], str]) -> str:
+        """The value is memoised with the loads of the present step."""
+        found = self.memory.blocks.setdefault(("matrix", key), [])
+        if not found:
+            found.append(make())
+        return found[0]

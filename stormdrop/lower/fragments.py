@@ -1,0 +1,98 @@
+"""The tile of a warp that matrix instructions compute, and how its lanes load their operands.
+
+PTX fixes which elements of an instruction's 16 × 8 result a lane holds: those of rows l / 4 and l / 4 + 8, of columns
+2 (l mod 4) and 2 (l mod 4) + 1. Which rows and columns of the tile these are is free. Here a group of 8 rows, or of 8
+columns, are neighbours along one axis; two groups of rows, wherever they lie, make an instruction's 16. To the rest of
+the program the lane is a thread whose register tile has a row in every group and two columns in every group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stormdrop.ir.affine import Affine, affine
+from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Expr, Var, binary, loads
+from stormdrop.ir.tensor import Tensor
+from stormdrop.lower.program import Access, Fragment, RegisterTile
+from stormdrop.lower.regions import Region, access_of
+from stormdrop.space.nest import LoopLevel, nest_of
+from stormdrop.space.structure import MatrixTile, Stage
+from stormdrop.space.tiling import MATRIX_LANES, Tiling
+
+LANE = Var("lane_of_warp")
+GROUP = 8
+"""Rows, or columns, that lie together."""
+ROW_BYTES = 16
+"""Of an 8 × 8 matrix that `ldmatrix` loads."""
+
+
+def _lane(divisor: int, modulus: int) -> Affine:
+    """lane // divisor % modulus."""
+    rest: Expr = binary("floordiv", LANE, divisor) if divisor > 1 else LANE
+    return affine(rest if divisor * modulus == 32 else binary("mod", rest, modulus))
+
+
+@dataclass(slots=True)
+class MatrixLowering:
+    """One stage with matrix instructions. `base`: the first element of the warp's tile along every axis."""
+
+    stage: Stage
+    tiling: Tiling
+    base: Mapping[Axis, Affine]
+
+    @property
+    def matrix(self) -> MatrixTile:
+        assert self.stage.matrix is not None
+        return self.stage.matrix
+
+    @property
+    def depth(self) -> int:
+        return self.matrix.kernel.k
+
+    @property
+    def columns(self) -> Axis:
+        assert self.stage.vector is not None
+        return self.stage.vector
+
+    def lane_base(self) -> dict[Axis, Affine]:
+        """The first element of a lane's part of the tile."""
+        return self._shifted({self.matrix.rows: _lane(4, 8), self.columns: _lane(1, 4).scaled(MATRIX_LANES)})
+
+    def _shifted(self, by: Mapping[Axis, Affine]) -> dict[Axis, Affine]:
+        return {a: form + by[a] if a in by else form for a, form in self.base.items()}
+
+    def tile(self, base: dict[Axis, Affine]) -> RegisterTile:
+        stage, lanes, level = self.stage, int(self.tiling.lanes), nest_of(self.stage).register
+        counts = {a: int(self.tiling.trips[LoopLevel(a, level)]) for a in stage.axes}
+        rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
+        in_group = MATRIX_LANES // lanes
+        repeats = ((self.matrix.rows, 1, GROUP), (self.columns, in_group, GROUP))
+        return RegisterTile(stage, base, rows, counts[self.columns] * in_group, lanes, None, repeats)
+
+    def fragments(self, value: Expr, regions: Mapping[Tensor, Region]) -> tuple[Fragment, Fragment]:
+        assert isinstance(value, Bin)
+        return self._fragment(value.a, regions, is_row=True), self._fragment(value.b, regions, is_row=False)
+
+    def _fragment(self, operand: Expr, regions: Mapping[Tensor, Region], is_row: bool) -> Fragment:
+        """The matrices of A are (group 0, k 0), (group 1, k 0), (group 0, k 1), (group 1, k 1), those of B (group 0,
+        k 0), (group 0, k 1), (group 1, k 0), (group 1, k 1); lanes 8 i to 8 i + 7 have the rows of matrix i.
+        """
+        (load,) = loads(operand)
+        along, inner = self.matrix.rows if is_row else self.columns, self.stage.reduce_axes[-1]
+        plain = access_of(regions[load.tensor], load.tensor, load.indices, self.base)
+        is_across = plain.coefficient(inner) != 1
+        item = ITEMSIZE[load.tensor.dtype]
+        group, half = (_lane(8, 2), _lane(16, 2)) if is_row else (_lane(16, 2), _lane(8, 2))
+        if is_across and item == 4:  # 32-bit elements are not transposed by ldmatrix
+            shifts = {along: _lane(4, 8), inner: _lane(1, 4)}
+        elif is_across:
+            shifts = {inner: _lane(1, 8) + half.scaled(8)}
+        else:
+            shifts = {along: _lane(1, 8), inner: half.scaled(ROW_BYTES // item)}
+        access = access_of(regions[load.tensor], load.tensor, load.indices, self._shifted(shifts))
+        return Fragment(_has_dead(access), group.expr(), is_across, is_across and item == 4)
+
+
+def _has_dead(access: Access) -> Access:
+    return replace(access, has_dead=True)

@@ -1,0 +1,239 @@
+"""The rule that computes a matrix product, or a convolution, by the matrix instructions of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from stormdrop.errors import ScheduleError
+from stormdrop.ir import build
+from stormdrop.ir.affine import index_condition
+from stormdrop.ir.expr import (
+    Axis,
+    Bin,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    binary,
+    call,
+    compare,
+    loads,
+    rewrite,
+    select,
+    substitute,
+)
+from stormdrop.ir.tensor import Compute, Tensor
+from stormdrop.space.access import axes_of, choosing_axes, operand_load, operands, walks
+from stormdrop.space.packing import copied_operand, guarded_operand, with_copy
+from stormdrop.space.structure import Args, ComputeAt, MatrixTile, Stage, Structure
+from stormdrop.target.gpu import Gpu
+from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import MATRIX_KERNELS, Microkernel, Precision
+from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES, MATRIX_STRUCTURE
+
+HALF_PADDING_BYTES, WORD_PADDING_BYTES = 16, 32
+"""Behind a row of 16-bit elements, so that eight rows of 16 bytes lie in different banks; and behind a row of 32-bit
+elements of which the lanes of a warp read eight neighbours in each of four rows."""
+HALF_OF_LAST_BIT = 0x1000
+"""Of a tf32's mantissa, in the bits of an f32: rounds to the nearest, ties away from zero, as cvt.rna does."""
+
+
+class Factors(NamedTuple):
+    """The operands of a product: one varies along the rows, the other along the columns (the vector axis)."""
+
+    row: Expr
+    column: Expr
+    row_axes: tuple[Axis, ...]  # of the first operand alone
+
+
+class MatrixProduct:
+    """Sum products by matrix instructions of a warp, whose operands are staged in shared memory.
+
+        C[i,j] += A[i,k] * B[k,j]   ->   per reduce block: A'[i,k] = round(A[i,k]);  B'[k,j] = round(B[k,j])
+                                         per warp:         C[16,8] += A'[16,k] * B'[k,8]
+
+    Arguments: the precision, the axis of the rows, and where each operand is rounded. `block`: in the copy to shared
+    memory, or of tf32 where fragments are read; `root`, `load`: the whole tensor ahead, in a phase of its own, or when
+    constants are packed. What is split into a large and a small part is not rounded before. The innermost reduce axis
+    is padded with zeros to whole instructions.
+    """
+
+    name, version = "mma", 1
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        kernel = target.matrix_kernel if isinstance(target, Gpu) else None
+        if kernel is None or stage.tiling is not GPU_STRUCTURES.reuse or stage.unrolled or stage.host is not None:
+            return [None]
+        factors = _factors(stage, kernel)
+        # Winograd's transforms multiply the rounding errors of their products.
+        if factors is None or any(choosing_axes(x.body) for x in s.stages):
+            return [None]
+        assert isinstance(target, Gpu)
+        rows = stage.axis_id(max(factors.row_axes, key=lambda a: min(a.extent, 64)))
+        places = [self._places(s, op, kernel) for op in (factors.row, factors.column)]
+        count = max(map(len, places))
+        chosen = [tuple(p[min(i, len(p) - 1)].value for p in places) for i in range(count)]
+        return [*((target.precision, rows, *pair) for pair in chosen), None]
+
+    def _places(self, s: Structure, op: Expr, kernel: Microkernel) -> list[ComputeAt]:
+        """Where an operand may be rounded."""
+        tensor = operand_load(op).tensor
+        if kernel.products > 1 or op.dtype == kernel.operand != "f32":
+            return [ComputeAt.REDUCE_BLOCK]
+        if tensor.constant:
+            return [ComputeAt.LOAD]
+        writer = s.writer(tensor)
+        is_apart = writer is None or writer.host is None
+        return [ComputeAt.PHASE, ComputeAt.REDUCE_BLOCK] if is_apart else [ComputeAt.REDUCE_BLOCK]
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        precision, rows, *places = args
+        kernel = MATRIX_KERNELS[cast(Precision, precision)]
+        factors = _factors(stage, kernel)
+        if factors is None or stage.vector is None or stage.tiling is not GPU_STRUCTURES.reuse:
+            raise ScheduleError(f"{stage.id} is no matrix product in a thread block")
+        row_axis = stage.axis(str(rows))
+        if row_axis not in factors.row_axes:
+            raise ScheduleError(f"{stage.id}: {rows} is no axis of the rows")
+        reader = _padded(stage, kernel)
+        levels = [ComputeAt(place) for place in places]
+        is_rounded = [kernel.operand != "f32" or level is not ComputeAt.REDUCE_BLOCK for level in levels]
+        matrix = MatrixTile(kernel, row_axis, (is_rounded[0], is_rounded[1]))
+        reader = replace(reader, tiling=MATRIX_STRUCTURE, matrix=matrix)
+        pairs = zip((factors.row, factors.column), (row_axis, stage.vector), levels, strict=True)
+        fragments: list[Expr] = []
+        for number, (op, along, level) in enumerate(pairs):
+            element = guarded_operand(stage.body, op)
+            assert element is not None
+            element = _within(element, stage.reduce_axes[-1], reader.reduce_axes[-1])
+            if level is not ComputeAt.REDUCE_BLOCK:
+                s, element = _rounded_ahead(s, reader.id, stage, element, kernel, number, level)
+            copy, load = _staged(reader, element, kernel, number, along)
+            s = with_copy(s, stage, operand_load(op).tensor, ComputeAt.REDUCE_BLOCK, (copy, stage))
+            fragments.append(build.cast(load, "f32"))
+        body = binary("mul", fragments[0], fragments[1])
+        return s.updated(stage, replace(reader, body=body))
+
+
+def _factors(stage: Stage, kernel: Microkernel) -> Factors | None:
+    """The operands of a sum of f32 products, perhaps under a condition on indices; None where it is none."""
+    body = stage.body
+    if isinstance(body, Select) and index_condition(body.condition) and isinstance(body.a, Bin) and _is_zero(body.b):
+        body = body.a
+    match body:
+        case Bin("mul", a, b) if stage.combiner == "sum" and body.dtype == "f32" == stage.acc.dtype:
+            pass
+        case _:
+            return None
+    pair = [x.a if isinstance(x, Cast) else x for x in (a, b)]
+    if stage.vector is None or pair[0] is pair[1]:
+        return None
+    if stage.vector in axes_of(pair[0]):
+        pair.reverse()
+    known, inner = operands(stage.body), stage.reduce_axes[-1]
+    for op in pair:
+        if op not in known or op.dtype not in ("f32", kernel.operand) or inner not in axes_of(op):
+            return None
+        is_border = isinstance(op, Select)
+        if len(loads(operand_load(op))) > 1 or (is_border and not _is_zero(op.b)):
+            return None
+        if guarded_operand(stage.body, op) is None:
+            return None
+    row, column = pair
+    rows = tuple(a for a in stage.axes if a in axes_of(row) and a not in axes_of(column))
+    if not rows or stage.vector in axes_of(row) or stage.vector not in axes_of(column):
+        return None
+    return Factors(row, column, rows)
+
+
+def _is_zero(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value == 0
+
+
+def _padded(stage: Stage, kernel: Microkernel) -> Stage:
+    """The stage with its innermost reduce axis rounded up to whole instructions; its body is that of before."""
+    axis = stage.reduce_axes[-1]
+    if axis.extent % kernel.k == 0:
+        return stage
+    longer = Axis(axis.name, -(-axis.extent // kernel.k) * kernel.k, "reduce")
+    assert stage.names is not None
+    names = {longer if a is axis else a: name for a, name in stage.names.items()}
+    return replace(stage, reduce_axes=(*stage.reduce_axes[:-1], longer), names=names)
+
+
+def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
+    """An operand over the padded axis: zero beyond the end of `axis`."""
+    if axis is longer:
+        return element
+    inside, moved = compare("lt", longer, axis.extent), substitute(element, {axis: longer})
+    if isinstance(moved, Select):
+        return Select(binary("and", inside, moved.condition), moved.a, moved.b)
+    return Select(inside, moved, Const(0, moved.dtype))
+
+
+def _rounded(x: Expr, kernel: Microkernel) -> Expr:
+    """A number as the instruction takes it: of another type, or an f32 of which the mantissa has 10 bits."""
+    if kernel.operand != "f32":
+        return build.cast(x, kernel.operand)
+    bits = binary("add", call("bits_as_i32", x), HALF_OF_LAST_BIT)
+    return select(compare("eq", x, x), call("bits_as_f32", binary("bitand", bits, -2 * HALF_OF_LAST_BIT)), x)
+
+
+def _rounded_ahead(
+    s: Structure, id: str, stage: Stage, element: Expr, kernel: Microkernel, number: int, level: ComputeAt
+) -> tuple[Structure, Expr]:
+    """A stage before `stage` that rounds the whole tensor of an operand, and the operand read from its result."""
+    load = loads(element)[0]
+    source = load.tensor
+    axes = tuple(Axis(f"i{d}", n, "spatial") for d, n in enumerate(source.shape))
+    body = _rounded(Load(source, axes), kernel)
+    name = f"{source.name}.{kernel.operand}"
+    rounded = Tensor(name, source.shape, kernel.operand, source.constant, Compute(axes, body))
+    is_load = level is ComputeAt.LOAD
+    if is_load and not source.constant:
+        raise ScheduleError(f"{source.name} is no constant, and not known at load time")
+    long = [a for a in axes if a.extent > 1] or list(axes)
+    ahead = Stage(
+        f"{id}.{number}r",
+        axes,
+        (),
+        None,
+        body,
+        body,
+        rounded,
+        rounded,
+        axes,
+        level=level,
+        vector=long[-1] if long else None,
+        tiling=(CPU_STRUCTURES if is_load else GPU_STRUCTURES).elementwise,
+        names={a: f"a{d}" for d, a in enumerate(axes)},
+    )
+
+    def visit(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.tensor is source:
+            return Load(rounded, e.indices)
+        return Const(e.value, kernel.operand) if isinstance(e, Const) and e.dtype == source.dtype else None
+
+    stages = [x for r in s.stages for x in ((ahead, r) if r is stage else (r,))]
+    return s.with_stages(stages), rewrite(element, visit)
+
+
+def _staged(stage: Stage, element: Expr, kernel: Microkernel, number: int, along: Axis) -> tuple[Stage, Expr]:
+    """The copy of an operand in shared memory, rounded, and its element as the product reads it.
+
+    Rows end in the axis that is contiguous in the source: `along`, or the reduction's.
+    """
+    load = loads(element)[0]
+    inner = stage.reduce_axes[-1]
+    is_across = not walks(load.tensor, load.indices, inner) and walks(load.tensor, load.indices, along)
+    stored = build.cast(element, kernel.operand)
+    probe = replace(stage, body=stored)
+    copy, reader = copied_operand(
+        probe, stored, str(number), ComputeAt.REDUCE_BLOCK, last=along if is_across else inner
+    )
+    is_word = kernel.operand == "f32"
+    padding = WORD_PADDING_BYTES if is_across and is_word else HALF_PADDING_BYTES
+    return replace(copy, row_padding=padding), reader.body

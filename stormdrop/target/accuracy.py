@@ -1,0 +1,31 @@
+"""How far a task's outputs may be from those of exact arithmetic, on a target."""
+
+from __future__ import annotations
+
+from stormdrop.ir.tensor import Variant
+from stormdrop.target.gpu import Gpu
+from stormdrop.target.machine import Target
+from stormdrop.target.microkernels import MATRIX_KERNELS
+
+EPS = 2.0**-23
+NETWORK_ERRORS = 16.0
+"""The errors of a network's outputs, in those of one product: a hundred layers add random errors up to some ten."""
+
+
+def error_bound(variant: Variant, target: Target) -> float:
+    """The bound of a variant, in units of eps · Σ|a·b|, at the precision of the target's products.
+
+    A product of factors that are rounded by a relative error u each is off by 2 u + u². Of a chain of n sums, where
+    each may multiply the results of the one before, the errors add up.
+    """
+    kernel = target.matrix_kernel if isinstance(target, Gpu) else None
+    if kernel is None:
+        return variant.error_bound
+    sums = sum(t.compute is not None and t.compute.combiner == "sum" for t in variant.stages)
+    u = kernel.roundoff
+    return variant.error_bound + max(1, sums) * (2.0 * u + u * u) / EPS
+
+
+def network_tolerance(precision: str) -> float:
+    """The error of a network's outputs, relative to the largest, that its products' precision explains; 0 of f32."""
+    return max((NETWORK_ERRORS * 2.0 * k.roundoff for p, k in MATRIX_KERNELS.items() if p == precision), default=0.0)
