@@ -46,7 +46,7 @@ def measure_pool(threads: int, code: Code) -> None:
     def steps_of(phases: int) -> NDArray[np.int64]:
         extents = [[1000] * phases]
         rows = step_rows(extents, single_groups(extents))
-        return np.array([(code.address("k"), 0, 0, 0, *row.words) for row in rows], np.int64)
+        return np.array([(code.address("k"), 0, 0, 0, *row.words, 0, 0, 0) for row in rows], np.int64)
 
     one = steps_of(1)
     print(f"{threads} threads" + (" (more than CPUs)" if threads > available_cpus() else ""))

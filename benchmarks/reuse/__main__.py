@@ -29,10 +29,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reuse.budgets import PASSES, Budgets, Pass, expected_seconds
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
 from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
-from benchmarks.reuse.recording import PASSES, Budgets, Pass, Recorder
+from benchmarks.reuse.recording import Recorder
 from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, stored_tables
 from benchmarks.reuse.text import PARTS, report, value_text
 from benchmarks.reuse.zero import learn
@@ -84,7 +85,7 @@ def record(given: argparse.Namespace, path: Path) -> None:
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
         measurers = measurers_for(target, networks, stack)
         recorder = Recorder(TableFile(path), networks, target, measurers, budgets, trials, say)
-        expected = recorder.expected_seconds(passes)
+        expected = expected_seconds(recorder.table, recorder.recipients, budgets, passes)
         told = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in expected.items())
         say(f"{len(recorder.recipients)} tasks; minutes to expect: {told}; in all {sum(expected.values()) / 60:.0f}")
         if given.dry_run:

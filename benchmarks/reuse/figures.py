@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-from benchmarks.reuse.table import GAIN, DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
+from benchmarks.reuse.table import DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
 from stormdrop.search.reuse import MOST_DONORS
 
 NEAR = 1.02
@@ -222,8 +222,7 @@ def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
 
 def gain_tasks(table: Table) -> list[Recipient]:
     """Fixed by the duels before anything was reused: the best known was faster than the default by 5 % or more."""
-    found = ((r, table.first_best.get(r.id)) for r in table.recipients.values())
-    return [r for r, best in found if best is not None and best.ratio <= 1 / (1 + GAIN)]
+    return [r for r in table.recipients.values() if table.has_gain(r)]
 
 
 @dataclass(frozen=True, slots=True)

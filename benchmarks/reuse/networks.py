@@ -17,6 +17,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.search.model_events import TunedModel, TunedTask
 from stormdrop.search.model_task import least_seconds
 from stormdrop.search.tools import Measures
+from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
 
 RACE_SECONDS = 2.0
@@ -30,6 +31,8 @@ class Network:
     name: str
     is_cold: bool
     tasks: tuple[tuple[Task, int], ...]
+    surroundings: Surroundings | None = None
+    """In which its tasks are timed, as when it is tuned; None: kernels are run again and again."""
 
 
 def partition_of(name: str) -> Partition:
@@ -42,16 +45,20 @@ def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Networ
     seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
     least = share * sum(seconds.values())
     found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
-    return Network(name, own.is_cold, tuple(found))
+    return Network(name, own.is_cold, tuple(found), parts.surroundings)
 
 
 def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) -> dict[bool, Measures]:
-    """One for each temperature that is needed."""
-    settings = MeasureSettings(final_seconds=0.05)
-    return {
-        is_cold: stack.enter_context(Measurer(target.with_cold_weights(is_cold), settings, shared_proofs=True))
-        for is_cold in sorted({n.is_cold for n in networks})
-    }
+    """One for each temperature that is needed, with the surroundings of the largest model, as if all were tuned at
+    once.
+    """
+    found: dict[bool, Measures] = {}
+    for is_cold in sorted({n.is_cold for n in networks}):
+        around = [n.surroundings for n in networks if n.is_cold == is_cold and n.surroundings is not None]
+        largest = max(around, key=lambda model: model.touched_bytes, default=None)
+        settings = MeasureSettings(final_seconds=0.05, surroundings=largest)
+        found[is_cold] = stack.enter_context(Measurer(target.with_cold_weights(is_cold), settings, shared_proofs=True))
+    return found
 
 
 def worth_in_model(name: str, target: Cpu, table: Table) -> ModelWorth:

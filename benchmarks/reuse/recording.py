@@ -16,16 +16,16 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
+from benchmarks.reuse.budgets import Budgets
 from benchmarks.reuse.held_out import HeldOutStores, keep_trials
 from benchmarks.reuse.networks import Network, worth_in_model
-from benchmarks.reuse.table import GAIN, Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
+from benchmarks.reuse.table import Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
 from benchmarks.reuse.turns import Turns, in_turns
 from benchmarks.reuse.zero import Choose, Learn
 from stormdrop.errors import RunError, ScheduleError, StormdropError
@@ -46,9 +46,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
-Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
-PASSES: tuple[Pass, ...] = get_args(Pass)
-DONOR_LOADS, DONOR_ROUNDS = 2, 3
+DONOR_LOADS, DONOR_ROUNDS = 2, 2
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
 DUEL_LOADS = 12
 FINALISTS = 4
@@ -56,35 +54,6 @@ CURVE_POINTS = 10
 """Improvements of a search that are timed again."""
 BETTER = 0.99
 """A winner duels the default if it seems to take less than this share of the best known's time."""
-SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
-"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
-from donors alone, of a choice, of a model."""
-LONG_RATE = 30.0
-"""Trials in a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budgets:
-    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
-
-    seconds: float | None = 5.0
-    trials: int | None = None
-    gain_seconds: float | None = 15.0
-    long_trials: int = 2000
-    donors: int = 4
-    """Of each model: the nearest so many of its tasks give to a recipient."""
-
-    def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
-        """Seconds and trials; neither: the search ends by itself."""
-        match kind:
-            case "nothing":
-                return self.seconds, self.trials
-            case "seed" | "again":
-                return self.gain_seconds, self.trials
-            case "only":
-                return None, None
-            case "long":
-                return None, self.long_trials
 
 
 def commit() -> str:
@@ -189,13 +158,8 @@ class Recorder:
         self._each("long", self._gaining("long"), lambda r: self._search(r, "long", None))
         self.duels()
 
-    def has_gain(self, recipient: Recipient) -> bool:
-        """By the duel before anything was reused: later ones do not change what is counted."""
-        found = self.table.first_best.get(recipient.id)
-        return found is not None and found.ratio <= 1 / (1 + GAIN)
-
     def _gaining(self, kind: SearchKind) -> list[Recipient]:
-        return [r for r in self._without(kind) if self.has_gain(r)]
+        return [r for r in self._without(kind) if self.table.has_gain(r)]
 
     def _without(self, kind: SearchKind) -> list[Recipient]:
         return [r for r in self.recipients if (r.id, kind) not in self.table.searches]
@@ -310,17 +274,26 @@ class Recorder:
         return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
 
     def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
-        """What was timed, as a search that begins from donors would have kept it."""
+        """What was timed, as a search that begins from donors would have kept it: beside the default's trial."""
         task, target = self._tasks[recipient.id], self.target_of(recipient)
         found: list[Record] = []
+        base = self._default_trial(recipient) or turns.default_seconds
         for schedule in (s for s in schedules if s in turns.loads):
             sketch, point = replay(task, schedule, target)
-            seconds = turns.ratio(schedule) * turns.default_seconds
+            seconds = turns.ratio(schedule) * base
             timing = Timing(seconds, 0.0, DONOR_LOADS * DONOR_ROUNDS, 0.0, samples=(seconds,))
             features = sketch.features(point[None])[0].astype(np.float32)
             record = Record(task, schedule, target, timing, versions(target), DONOR, features=features)
             found.append(replace(record, model=next(iter(recipient.calls)), created=time.time()))
         return found
+
+    def _default_trial(self, recipient: Recipient) -> float | None:
+        """Seconds of the default in the search from nothing."""
+        if self._trials is None:
+            return None
+        records = self._trials.trials(self._tasks[recipient.id], self.target_of(recipient))
+        results = [r.result for r in records if r.schedule == self.default_of(recipient)]
+        return next((r.floor for r in results if isinstance(r, Timing)), None)
 
     def duels(self) -> None:
         """The best known of every recipient against its default, where something better may be known now."""
@@ -415,30 +388,6 @@ class Recorder:
                 worth = worth_in_model(name, self._target, self.table)
                 self._append({"kind": "model", "families": [family_of(name)], **asdict(worth)})
                 self._say(f"model {name}: {worth.default_seconds / worth.seconds:.3f} times the default's speed")
-
-    # ---- what it will take -----------------------------------------------------------------------------------------
-
-    def expected_seconds(self, passes: Iterable[Pass]) -> dict[Pass, float]:
-        """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
-        n = len(self.recipients)
-        undecided = sum(r.id not in self.table.first_best for r in self.recipients)
-        gaining = sum(map(self.has_gain, self.recipients)) + undecided / 5
-        search = (self._budgets.seconds or (self._budgets.trials or 300) / LONG_RATE) + SEARCH_ENDS
-        untimed = sum(r.id not in self.table.links for r in self.recipients)
-        without: dict[SearchKind, int] = {k: len(self._without(k)) for k in get_args(SearchKind)}
-        share = gaining / max(1, n)
-        compared = (self._budgets.gain_seconds or search) + SEARCH_ENDS
-        undecided_choices = sum(r.id not in self.table.unmeasured for r in self.recipients)
-        models = len({m for r in self.recipients for m in r.calls} - set(self.table.models))
-        found: dict[Pass, float] = {
-            "winners": without["nothing"] * search,
-            "donors": untimed * (DUEL_TAKES + DONOR_TAKES * min(n, self._budgets.donors * len(self.table.model_names))),
-            "reuse": without["only"] * REUSE_TAKES + share * (without["seed"] + without["again"]) * compared,
-            "zero": undecided_choices * ZERO_TAKES,
-            "long": share * without["long"] * (self._budgets.long_trials / LONG_RATE + SEARCH_ENDS),
-            "model": models * MODEL_TAKES,
-        }
-        return {name: found[name] for name in passes}
 
 
 def spread(bests: Sequence[tuple[float, int, Schedule]], most: int) -> list[tuple[float, int, Schedule]]:

@@ -269,6 +269,11 @@ class Table:
         """Of all models that have the task, at any temperature."""
         return self._families[recipient.digest]
 
+    def has_gain(self, recipient: Recipient) -> bool:
+        """By the duel before anything was reused: later ones do not change what is counted."""
+        found = self.first_best.get(recipient.id)
+        return found is not None and found.ratio <= 1 / (1 + GAIN)
+
     def weight(self, recipient: Recipient, model: str) -> float:
         """Seconds of the model by default."""
         return recipient.calls[model] * self.default_seconds[recipient.id]

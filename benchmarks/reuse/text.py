@@ -21,6 +21,7 @@ from benchmarks.reuse.figures import (
 from benchmarks.reuse.table import SearchKind, Table
 
 MOST_TASKS = 12
+CHOSEN = ("donor chosen by gain", "by classes", "nearest of all", "all donors", "best known")
 ORIGINS = {"default": "default", "only": "donors and a descent", "seed": "donors and a search"}
 KINDS: dict[SearchKind, str] = {"only": "donors and a short descent", "seed": "donors, then a search"}
 
@@ -42,26 +43,25 @@ def value_text(table: Table, most: int | None = MOST_TASKS) -> str:
         lines.append(f"| geometric mean; all tasks ({len(models)}) | {tasks} | {gaining} | {alone:.3f} | {mean} | |")
     lines += ["", "| task | default µs | best known | found by |", "|---|---:|---:|---|"]
     for v in task_values(table)[:most]:
-        where = ", ".join(v.recipient.calls)
+        first, *more = v.recipient.calls
+        where = f"{first} and {len(more)} more" if more else first
         found = "a donor" if v.origin.startswith("donor") else ORIGINS.get(v.origin, "search")
         lines.append(f"| {v.recipient.name} ({where}) | {v.default_seconds * 1e6:.1f} | {v.speed:.3f} | {found} |")
     return "\n".join(lines)
 
 
 def matrix_text(table: Table) -> str:
+    """Three tables: from one donor model, columns numbered as rows are; from a chosen one and from all; pools."""
     found = matrix(table)
-    lines = [
-        _row(
-            "model", *found.models, "chosen by gain", "chosen by classes", "nearest of all", "all donors", "best known"
-        )
-    ]
-    lines += ["|---|" + "---:|" * (len(found.models) + 5)]
-    for m in found.models:
-        one = [f"{found.by_donor[m][d]:.3f}" for d in found.models]
-        lines.append(_row(m, *one, *(f"{v:.3f}" for v in _chosen(found, m))))
+    numbers = [str(k) for k in range(1, 1 + len(found.models))]
+    lines = [_row("model, from", *numbers), "|---|" + "---:|" * len(numbers)]
+    for number, m in zip(numbers, found.models):
+        lines.append(_row(f"{number} {m}", *(f"{found.by_donor[m][d]:.2f}" for d in found.models)))
+    lines += ["", _row("model", *CHOSEN), "|---|" + "---:|" * len(CHOSEN)]
+    lines += [_row(m, *(f"{v:.3f}" for v in _chosen(found, m))) for m in found.models]
     if found.models:
-        means = [geometric_mean(_chosen(found, m)[k] for m in found.models) for k in range(5)]
-        lines.append(_row("geometric mean", *[""] * len(found.models), *(f"{v:.3f}" for v in means)))
+        means = [geometric_mean(_chosen(found, m)[k] for m in found.models) for k in range(len(CHOSEN))]
+        lines.append(_row(f"geometric mean ({len(found.models)})", *(f"{v:.3f}" for v in means)))
     lines += [
         "",
         "| models in the pool | speed, every candidate measured | of the nearest donors |",
@@ -94,7 +94,7 @@ def gain_text(table: Table) -> str:
             lines.append(f"| {name} | {mean:.2f} | {found.time_ratio(kind):.3f} | {saved} |")
     if found.others:
         worst = max((ratio for _, ratio in found.behind), default=1.0)
-        least = f"; the worst takes {worst:.3f} of its time" if found.behind else ""
+        least = f"; the slowest takes {worst:.3f} times as long" if found.behind else ""
         told = f"{len(found.behind)} are behind the default by more than {BEHIND:.0%}{least}"
         lines += ["", f"Of {found.others} other tasks, after donors and a short descent, {told}."]
     return "\n".join(lines)

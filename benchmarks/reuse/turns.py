@@ -13,10 +13,12 @@ from statistics import median
 from benchmarks.reuse.table import HalfRatios, halves
 from stormdrop.errors import RunError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.runtime.rotation import rotation_bytes
 from stormdrop.search.tools import Measures
 from stormdrop.space.schedule import Schedule
+from stormdrop.target import Surroundings
 from stormdrop.target.machine import Target
 
 MOST_TOGETHER = 32
@@ -58,7 +60,7 @@ def in_turns(
     found = Turns(loads={default: [1.0] * loads})
     candidates = [s for s in dict.fromkeys(others) if s != default]
     seconds: list[float] = []
-    most = together(task, target)
+    most = together(task, target, measurer.settings.surroundings if isinstance(measurer, Measurer) else None)
     for begin in range(0, len(candidates), most) if candidates else (0,):
         group = candidates[begin : begin + most]
         for load in range(loads):
@@ -80,8 +82,11 @@ def in_turns(
     return found
 
 
-def together(task: Task, target: Target) -> int:
-    """How many candidates a worker can hold at once, besides the default."""
+def together(task: Task, target: Target, surroundings: Surroundings | None = None) -> int:
+    """How many candidates a worker can hold at once, besides the default: each with its packed weights, and with the
+    copies of them that it is timed with.
+    """
     weights = PACKED * sum(t.nbytes for t in task.constants)
-    copies = rotation_bytes(target.l3_bytes) if target.is_cold else 0
+    copies = 0 if surroundings is None else min(surroundings.touched_bytes, target.l3_bytes)
+    copies = rotation_bytes(target.l3_bytes) if target.is_cold else copies
     return max(2, min(MOST_TOGETHER, HELD_BYTES // max(1, weights + copies) - 1))

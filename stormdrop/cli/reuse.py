@@ -165,11 +165,16 @@ def _measured(
     epilog="""\b
 Examples:
   stormdrop store portfolio                          what it would hold
-  stormdrop store portfolio -o znver4-avx512-2.json
+  stormdrop store portfolio -o ~/portfolios
   stormdrop store portfolio --threads 1 --without resnet50 --without resnet18
 """,
 )
-@options.output("-o", "--output", metavar="FILE", told="Write it.  [default: only say what it covers]")
+@options.output(
+    "-o",
+    "--output",
+    metavar="FILE",
+    told="Write it; into a folder, under its name.  [default: only say what it covers]",
+)
 @click.option("--without", multiple=True, metavar="NAME", help="Leave out all tasks of this model; may be repeated.")
 @options.threads
 @store_option
@@ -180,16 +185,19 @@ def portfolio(
     """Choose of each class at most ten schedules, the default among them, that come within 5 % of the best known for
     every task of the class in the store.
 
-    The file is for this kind of CPU and number of threads. Put into a folder that STORMDROP_PORTFOLIO names, its
-    schedules are donors where a store has none of a class; so are those that come with Stormdrop.
+    The file is for this kind of CPU and number of threads, and its name says so: znver4-avx512-2.json. In a folder that
+    STORMDROP_PORTFOLIO names, its schedules are donors where a store has none of a class; so are those that come with
+    Stormdrop.
     """
     from stormdrop.report.reuse import portfolio_json, print_portfolio
     from stormdrop.reservoir.experience import save
+    from stormdrop.reservoir.portfolio import file_name
     from stormdrop.search.covering import portfolio_of
 
-    if output is not None:
-        options.refuse_unwritable(output)
     target = options.machine(None, threads)
+    if output is not None:
+        output = output / file_name(target) if output.is_dir() else output
+        options.refuse_unwritable(output)
     with viewed(path) as opened, notes().status("") as status:
         made, covers = portfolio_of(opened, target, opened.digests(without), lambda text: status.update(one_line(text)))
     if output is not None:

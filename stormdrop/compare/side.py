@@ -41,7 +41,7 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
 
 
 @dataclass(slots=True)
-class Loop:
+class CallLoop:
     """What callers of a model share: when to end, and how long each run took."""
 
     run: Callable[[], object]
@@ -91,8 +91,8 @@ class LoadedSide:
             began = time.perf_counter()
             self.run()
             rested.append(time.perf_counter() - began)
-        own = Loop(self.run, request["seconds"], request["runs"])
-        other = None if self.beside is None else Loop(self.beside, float("inf"), None)
+        own = CallLoop(self.run, request["seconds"], request["runs"])
+        other = None if self.beside is None else CallLoop(self.beside, float("inf"), None)
         others = [] if other is None else _started(other, self.beside_callers)
         for _ in range(SETTLING):
             self.run()
@@ -112,7 +112,7 @@ class LoadedSide:
         return {"each": own.each, "rested": rested, "cpu": used, "seconds": seconds, "beside": beside}
 
 
-def _started(loop: Loop, callers: int) -> list[threading.Thread]:
+def _started(loop: CallLoop, callers: int) -> list[threading.Thread]:
     threads = [threading.Thread(target=lambda: loop.go(time.perf_counter())) for _ in range(callers)]
     for thread in threads:
         thread.start()

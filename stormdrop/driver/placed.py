@@ -26,8 +26,8 @@ def placed_phases(
                 places.append((place.buffer, place.offset * ITEMSIZE[buffer.dtype]))
             else:
                 places.append(((k, s), 0) if buffer.scope is Scope.WORKSPACE else None)
-        constant_bytes = sum(buffer.nbytes for buffer in kernel.buffers if buffer.is_kept)
+        constants = {s: buffer.nbytes for s, buffer in enumerate(kernel.buffers) if buffer.is_kept}
         for p, summary in enumerate(summaries[k]):
             if kernel.extents[p]:
-                found.append(PlacedPhase(k, p, summary, places, constant_bytes))
+                found.append(PlacedPhase(k, p, summary, places, constants))
     return found

@@ -8,7 +8,9 @@ Phases are taken in their order. A phase joins the group before it in one of thr
     local         what it shares with phases of the group, each iteration of the group shares with itself only: proved
                   from the affine intervals of `lower.touches`, iteration by iteration
 
-Otherwise it begins a group. Estimates, target data and kernels decide: equal models have equal groups.
+Otherwise it begins a group. Where the model's constants do not fit the last cache (`Cpu.is_cold`), threads that wait
+for the end of a group load the largest constant of the next one. Estimates, target data and kernels decide: equal
+models have equal groups.
 
 Invariant: iterations of a group touch nothing that another iteration of the group writes, as long as buffers with
 different keys do not overlap in memory while the group runs (`concurrent_calls`).
@@ -26,18 +28,21 @@ import numpy as np
 from stormdrop.environment import variable
 from stormdrop.errors import UserError
 from stormdrop.lower.touches import Ints, Touch
-from stormdrop.runtime.group import Group
+from stormdrop.runtime.group import Group, Prefetch
 from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.target.cpu import Cpu
 
-MEANS = ("serial", "independent", "local")
-"""All ways in which phases join a group."""
+PREFETCH = "prefetch"
+MEANS = ("serial", "independent", "local", PREFETCH)
+"""All ways in which phases join a group, and whether threads that wait load constants of the next one."""
 MOST_CHAIN_SECONDS = 15e-6
 """Of a serial group: threads that wait for longer than they spin fall asleep."""
 MOST_ITERATIONS = 1 << 15
 """Of a phase whose iterations are compared one by one."""
 L2_SHARE = 0.5
 """Of the L2 that constants of a group may fill: a thread goes through all phases for each of its parts."""
+AHEAD_BYTES, AHEAD_L2_SHARE = 512 << 10, 0.5
+"""What a thread that waits loads at most: so many bytes, and so much of its L2."""
 IMBALANCE = 0.02
 """What the busiest thread's share of a group may exceed that of its least balanced phase by."""
 
@@ -63,7 +68,8 @@ class PlacedPhase:
     phase: int
     summary: PhaseSummary
     places: Sequence[tuple[Hashable, int] | None]
-    constant_bytes: int = 0
+    constants: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Bytes of the constants that calls read, by slot."""
 
     @property
     def extent(self) -> int:
@@ -89,9 +95,30 @@ def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -
     maker = _Maker(target, means)
     for phase in phases:
         maker.add(phase)
-    if all(len(group.phases) == 1 and group.extent == group.phases[0].extent for group in maker.groups):
+    drafts = maker.groups
+    ahead: list[Prefetch | None] = [None] * len(drafts)
+    if PREFETCH in means and target.is_cold:
+        ahead[:-1] = [_prefetch(draft.phases, target) for draft in drafts[1:]]
+    if not any(ahead) and all(len(d.phases) == 1 and d.extent == d.phases[0].extent for d in drafts):
         return ()
-    return tuple(Group(group.extent, tuple((p.call, p.phase) for p in group.phases)) for group in maker.groups)
+    return tuple(Group(d.extent, tuple((p.call, p.phase) for p in d.phases), a) for d, a in zip(drafts, ahead))
+
+
+def _prefetch(phases: Sequence[PlacedPhase], target: Cpu) -> Prefetch | None:
+    """The largest constant of a group's phases, where that is worth loading ahead."""
+    found: list[tuple[int, PlacedPhase, Touch]] = []
+    for phase in phases:
+        for touch in phase.summary.memory.touches:
+            if touch.slot in phase.constants:
+                found.append((_span(phase, touch), phase, touch))
+    nbytes, phase, touch = max(found, key=lambda item: item[0], default=(0, None, None))
+    if phase is None or touch is None or nbytes < target.l1_bytes:
+        return None
+    share = np.array([0]), np.array([-(-phase.extent // target.threads)])
+    lows, highs = phase.summary.memory.intervals(touch, *share)
+    is_divided = int(highs[0] - lows[0]) * target.threads <= 2 * nbytes
+    most_bytes = min(AHEAD_BYTES, int(AHEAD_L2_SHARE * target.l2_bytes))
+    return Prefetch(phase.call, touch.slot, is_divided, most_bytes)
 
 
 def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int]]:
@@ -169,7 +196,7 @@ class _Maker:
     def _joined(self, group: _Draft, phase: PlacedPhase) -> bool:
         """Whether the phase was added to a parallel group."""
         phases = [*group.phases, phase]
-        if group.is_serial or sum(p.constant_bytes for p in phases) > L2_SHARE * self.target.l2_bytes:
+        if group.is_serial or sum(sum(p.constants.values()) for p in phases) > L2_SHARE * self.target.l2_bytes:
             return False
         is_independent = not any(True for p in group.phases for _ in _shared(p, phase))
         if ("independent" if is_independent else "local") not in self.means:

@@ -139,9 +139,20 @@ out:
 }
 
 define internal i64 @cpu_time() nounwind {  ; nanoseconds that this thread has been on a CPU
+  %all = call i64 @cpu_time_by(i64 3)
+  ret i64 %all
+}
+
+define internal i64 @cpu_time_by(i64 %clock) nounwind {  ; nanoseconds of a clock; if it has gone, never the same twice
   %time = alloca [2 x i64], align 8
   %address = ptrtoint ptr %time to i64
-  %r = call i64 @system(i64 $CLOCK_GETTIME$, i64 3, i64 %address, i64 0)
+  %r = call i64 @system(i64 $CLOCK_GETTIME$, i64 %clock, i64 %address, i64 0)
+  %failed = icmp ne i64 %r, 0
+  br i1 %failed, label %gone, label %read
+gone:
+  %ticks = call i64 @ticks()
+  ret i64 %ticks
+read:
   %seconds = load i64, ptr %time, align 8
   %rest.at = getelementptr i64, ptr %time, i64 1
   %rest = load i64, ptr %rest.at, align 8
@@ -359,49 +370,6 @@ move:
   call void @hop(ptr %cpus, i64 %threads)
   %now = call i32 @cpu()
   store atomic i32 %now, ptr %own.at monotonic, align 4
-  br label %done
-done:
-  ret void
-}
-
-; Moves the caller of a job to its CPU, if it has one, is elsewhere and may use it. Its affinity mask stays as it was.
-define internal void @settle(ptr %block) nounwind {
-  %mask = alloca [16 x i64], align 8
-  %one = alloca [16 x i64], align 8
-  %home.at = getelementptr i8, ptr %block, i64 $HOME$
-  %home = load i64, ptr %home.at, align 8
-  %anywhere = icmp eq i64 %home, 0
-  br i1 %anywhere, label %done, label %look
-look:
-  %here = call i32 @cpu()
-  %unknown = icmp eq i32 %here, 0
-  %here.64 = zext i32 %here to i64
-  %is.home = icmp eq i64 %here.64, %home
-  %stays = or i1 %unknown, %is.home
-  br i1 %stays, label %done, label %ask
-ask:
-  %mask.address = ptrtoint ptr %mask to i64
-  %one.address = ptrtoint ptr %one to i64
-  store [16 x i64] zeroinitializer, ptr %mask, align 8
-  store [16 x i64] zeroinitializer, ptr %one, align 8
-  %size = call i64 @system(i64 $GET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
-  %failed = icmp sle i64 %size, 0
-  br i1 %failed, label %done, label %check
-check:
-  %cpu = sub i64 %home, 1
-  %word = lshr i64 %cpu, 6
-  %place = and i64 %cpu, 63
-  %bit = shl i64 1, %place
-  %mask.at = getelementptr i64, ptr %mask, i64 %word
-  %one.at = getelementptr i64, ptr %one, i64 %word
-  %bits = load i64, ptr %mask.at, align 8
-  %allowed = and i64 %bits, %bit
-  %forbidden = icmp eq i64 %allowed, 0
-  br i1 %forbidden, label %done, label %move
-move:
-  store i64 %bit, ptr %one.at, align 8
-  %there = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %one.address)
-  %again = call i64 @system(i64 $SET_AFFINITY$, i64 0, i64 128, i64 %mask.address)
   br label %done
 done:
   ret void

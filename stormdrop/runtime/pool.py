@@ -38,7 +38,6 @@ from stormdrop.runtime.pool_ir import (
     BLOCK_ALIGN,
     HOME_OFFSET,
     HURRY_OFFSET,
-    MOST_HOMES,
     SPIN_TICKS_OFFSET,
     SPREAD_OFFSET,
     THREADS_OFFSET,
@@ -227,7 +226,7 @@ class _Crew:
             THREADS_OFFSET: threads,
             SPIN_TICKS_OFFSET: round(settings.spin_seconds / _seconds_per_tick()),
             SPREAD_OFFSET: not cpus and not settings.is_crowded,
-            HOME_OFFSET: cpus[0] + 1 if cpus and cpus[0] < MOST_HOMES else 0,
+            HOME_OFFSET: cpus[0] + 1 if cpus else 0,
         }
         for offset, number in numbers.items():
             ctypes.c_int64.from_address(self.block + offset).value = number

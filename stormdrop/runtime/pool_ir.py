@@ -10,8 +10,9 @@ The control block, in bytes; every word that threads spin on has a line of its o
     536  spread    i64: whether workers leave a CPU that they share
     544  home      i64: the CPU that the caller of a job goes to, plus one; 0: it stays where it is
     640  seats, 128 bytes a thread: claim i64, the epoch of a group << 16 | the number of parts that are claimed of the
-         thread's share of it; reading i32, set while the thread reads the job or its steps; in the second half of
-         every fourth seat, i64: iterations that have been run of the shares of four threads
+         thread's share of it; reading i32, set while the thread reads the job or its steps; the thread's number i32;
+         working i32, set while it is in a group; i32, the group in which it was last moved by another thread; in the
+         second half of every fourth seat, i64: iterations that have been run of the shares of four threads
     then cpus, i32 a thread: the CPU on which it was last seen, plus one
 
 A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
@@ -36,8 +37,9 @@ claim nothing of it.
 **CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
 for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a group on the CPU of
 the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
-it was, and the caller, a thread of the user's, is never moved. Where workers are bound to CPUs, nobody could make room
-for the caller: it moves to its own CPU, `home`, when it begins a job elsewhere, if its mask allows that.
+it was, and the caller, a thread of the user's, does not do so. A thread that loses its CPU while it holds a part is
+moved to that of a thread that waits for it (`rescue_ir`). Where workers are bound to CPUs, nobody could make room for
+the caller: it moves to its own CPU, `home`, when it begins a job elsewhere, if its mask allows that.
 
 **Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
 `reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
@@ -46,7 +48,8 @@ worker sees that the job is closed, or the caller sees that it reads. A worker t
 since the group cannot end without it.
 
 Functions call no external symbol. Here are the types and how threads wait for each other; `phases_ir` has groups and
-CPUs, `jobs_ir` jobs and their timing, `machine_ir` what differs from one machine to another.
+CPUs, `rescue_ir` what is done about lost CPUs, `jobs_ir` jobs and their timing, `machine_ir` what differs from one
+machine to another.
 """
 
 from __future__ import annotations
@@ -54,12 +57,13 @@ from __future__ import annotations
 from stormdrop.runtime.jobs_ir import JOBS
 from stormdrop.runtime.machine_ir import MACHINES, SYSTEM_CALLS
 from stormdrop.runtime.phases_ir import CPUS, PHASES
+from stormdrop.runtime.rescue_ir import RESCUE
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
-STEP_WORDS = 8  # of %step
+STEP_WORDS = 11  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET, HOME_OFFSET = 392, 512, 520, 536, 544
-MOST_HOMES = 1024  # CPUs of the masks of `phases_ir`
 PARTS = 8  # at most, into which a thread's share of a group is cut
+AHEAD_BYTES = 512  # that a waiting thread prefetches between two looks at whether it need not wait any longer
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
 
@@ -74,8 +78,9 @@ _WAITING = """
 }
 %job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
 %entry = type { i64, i64, i64 }  ; of an account
-; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins
-%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64 }
+; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins; and what a
+; thread loads that waits for the group's end: address or null, bytes, stride by thread
+%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr, i64, i64 }
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
@@ -188,8 +193,8 @@ done:
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
-    numbers |= {"SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
-    text = MACHINES[machine] + _WAITING + PHASES + CPUS + JOBS
+    numbers |= {"AHEAD": AHEAD_BYTES, "SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
+    text = MACHINES[machine] + _WAITING + PHASES + CPUS + RESCUE + JOBS
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))
     return text

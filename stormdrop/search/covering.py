@@ -100,11 +100,12 @@ def portfolio_of(
         for v in (w.verdict,)
     )
     donors = tuple(e for e in entries if e is not None)
+    made = {**provenance(target), "tasks": len(tasks), "trials": sum(map(len, trials.values()))}
     if experience is None:
         stamp = target.key(), judged_by(target), judge_of(target).features.version, rules_text(RULES)
-        return Experience(*stamp, donors, made=provenance(target)), covers
+        return Experience(*stamp, donors, made=made), covers
     scorer = experience.scorer if experience.margin is not None else None
-    return replace(experience, donors=donors, scorer=scorer), covers
+    return replace(experience, donors=donors, scorer=scorer, made=made), covers
 
 
 def _by_class(tasks: Mapping[tuple[str, bool], Task]) -> dict[str, list[Task]]:

@@ -21,6 +21,7 @@ from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.space.structure import Stage
+from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 
 SAMPLES = 640  # of each component
@@ -78,13 +79,15 @@ def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[S
     """A race, its settled winner, and the sketches that did not take part.
 
     A variant whose lower bound exceeds the best estimate is pruned: direct convolution, say, once Winograd is faster.
+    So is, on a GPU, what leaves operands in global memory that another sketch stages: it was never the default.
     """
+    pruned = [sketch for sketch in found if isinstance(sketch.target, Gpu) and _is_staged_by_another(sketch, found)]
     variants: dict[int, list[Sketch]] = {}
     for sketch in found:
-        variants.setdefault(sketch.variant, []).append(sketch)
+        if sketch not in pruned:
+            variants.setdefault(sketch.variant, []).append(sketch)
     bounds = {k: min(judge_of(s.target).least_seconds(s.structure) for s in some) for k, some in variants.items()}
     race = _Race(samples)
-    pruned: list[Sketch] = []
     for k in sorted(variants, key=lambda k: bounds[k]):
         if bounds[k] < race.best():
             race.run(variants[k])
@@ -93,6 +96,17 @@ def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[S
     winner = race.ranked()[0]
     winner.settle(KICKS)
     return race, winner, pruned
+
+
+def _is_staged_by_another(sketch: Sketch, found: Sequence[Sketch]) -> bool:
+    """Whether the derivation of another sketch goes on where this one's ends: `pack` is the last rule."""
+    steps = sketch.structure.steps
+    return any(
+        other.variant == sketch.variant
+        and len(other.structure.steps) > len(steps)
+        and other.structure.steps[: len(steps)] == steps
+        for other in found
+    )
 
 
 class _Race:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
@@ -122,8 +123,19 @@ def predictions(
             continue  # of another version
     donors.pop(standard, None)
     places = [default, *(replay(task, schedule, target, rules) for schedule in donors)]
-    rows = np.concatenate([sketch.features(point[None]) for sketch, point in places]).astype(np.float32)
-    scores = scorer.scores(rows, judge_of(target).features)
+    scores = scorer.scores(_features(places), judge_of(target).features)
     gains = 2.0 ** (scores[1:] - scores[0])
     found = [Refitted(schedule, name, float(gain)) for (schedule, name), gain in zip(donors.items(), gains)]
     return sorted(found, key=lambda f: -f.predicted)
+
+
+def _features(places: Sequence[tuple[Sketch, Points]]) -> NDArray[np.float32]:
+    """A row for each point. Points of one structure are asked for together: tracing its formulas is what takes time."""
+    groups: dict[object, list[int]] = {}
+    for k, (sketch, _) in enumerate(places):
+        groups.setdefault((sketch.variant, sketch.structure.steps), []).append(k)
+    rows: dict[int, NDArray[np.float64]] = {}
+    for same in groups.values():
+        matrix = places[same[0]][0].features(np.stack([places[k][1] for k in same]))
+        rows |= dict(zip(same, matrix))
+    return np.stack([rows[k] for k in range(len(places))]).astype(np.float32)

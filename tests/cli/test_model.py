@@ -18,9 +18,11 @@ from stormdrop.cli.main import main
 from stormdrop.cli.source import shape_of
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.errors import UserError
+from stormdrop.reservoir.experience import path_beside, save
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.runtime.host import detect
 from tests.support.command import refusal
+from tests.support.experiences import experience, random_schedule
 from tests.support.records import make_records, make_verdict
 from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped, saved
 
@@ -461,3 +463,23 @@ def test_one_output_is_saved_as_an_array_and_two_are_not(tmp_path: Path) -> None
     assert not (tmp_path / "two.npy").exists()
     done("run", two, "--output", tmp_path / "two.npz")
     assert set(np.load(tmp_path / "two.npz")) == {"y", "z"}
+
+
+def test_a_schedule_that_nobody_measured_is_named_with_its_donor(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "other").mkdir()
+    path, target = conv(tmp_path, 8), detect(1)
+    task, donor = (
+        next(use.task for use in tasks_of(load(p)).tasks if use.task.name.startswith("Conv"))
+        for p in (path, conv(tmp_path / "other", 12))
+    )
+    cache.mkdir(exist_ok=True)
+    found = experience([(donor, random_schedule(donor, target))], target)
+    save(path_beside(default_path(), target), found)
+    origins = {t["digest"]: t["origin"] for t in told("info", path)["tasks"]}
+    assert origins[task.digest] == "donor"
+    out = done("show", path, task.digest, "--as", "schedule").stdout
+    assert f"unmeasured, that of {donor.name} of other (donor); predicted 1.00x over the default" in out
+    assert told("show", path, task.digest, "--no-reuse")["origin"] == "default"
+    made = done("compile", path, "-o", tmp_path / "m.sd")
+    assert "1 from related tasks, unmeasured, the others by default" in made.stdout
+    assert told("compile", path, "-o", tmp_path / "m.sd", "--no-reuse")["reused_tasks"] == 0

@@ -17,6 +17,7 @@ from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.experience import path_beside, save
+from stormdrop.reservoir.portfolio import file_name
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from tests.support.experiences import experience, random_schedule
@@ -441,7 +442,8 @@ def test_portfolio_writes_a_file_that_says_where_it_comes_from(tmp_path: Path, p
     tree = json.loads(file.read_text())
     assert [(d["name"], d["model"], d["digest"]) for d in tree["donors"]] == [(other.name, "wider", other.digest)]
     assert {"date", "stormdrop", "cpu"} <= set(tree["made"])
-    assert json.loads(good(*asked, "--without", "wider", "--json"))["schedules"] == 0
+    assert json.loads(good(*asked, "-o", tmp_path, "--without", "wider", "--json"))["schedules"] == 0
+    assert json.loads((tmp_path / file_name(detect(1))).read_text())["donors"] == []
     assert other.name in good(*asked)
 
 

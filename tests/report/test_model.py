@@ -46,8 +46,8 @@ def parts(tmp_path: Path) -> Partition:
 def test_a_task_is_summed_up_by_its_large_operands(parts: Partition) -> None:
     use = find_task(parts, "first/dense")
     assert shapes_text(use.calls[0]) == "2x6, 6x5 → 2x5"
-    tree = Listed(use, True).to_json()
-    assert (tree["id"], tree["count"], tree["stored"]) == (use.id, 1, True)
+    tree = Listed(use, "verdict").to_json()
+    assert (tree["id"], tree["count"], tree["stored"], tree["origin"]) == (use.id, 1, True, "verdict")
     assert tree["gflop"] >= 2 * 2 * 6 * 5 / 1e9
 
 
@@ -55,12 +55,12 @@ def test_names_of_nodes_are_printed_harmlessly(parts: Partition) -> None:
     for use in parts.tasks:
         assert calls_text(use).isprintable()
         assert "[" not in calls_text(use)
-    out = printed(print_tasks, [Listed(use, False) for use in parts.tasks])
+    out = printed(print_tasks, [Listed(use, "default") for use in parts.tasks])
     assert all(line.isprintable() for line in out.splitlines())
 
 
 def test_a_narrow_terminal_sees_fewer_operands_and_columns_but_every_task(parts: Partition) -> None:
-    listed = [Listed(use, False) for use in parts.tasks]
+    listed = [Listed(use, "default") for use in parts.tasks]
     whole = printed(print_tasks, listed)
     assert "2x6, 6x5 → 2x5" in whole
     for width in (60, 45, 30):

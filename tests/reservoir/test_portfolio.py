@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.experience import save
+from stormdrop.reservoir.experience import Experience, save
 from stormdrop.reservoir.portfolio import MOST_SCHEDULES, SLACK, cover, file_name, portfolios
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
@@ -26,9 +29,11 @@ from stormdrop.space.schedule import Schedule
 from tests.support.experiences import experience, random_schedule
 from tests.support.records import HERE, VERSIONS, make_verdict, timing
 
+ROOT = Path(__file__).parents[2]
 TABLES = npst.arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 14)), elements=st.floats(1.0, 2.0))
 
 
+@settings(deadline=None)
 @given(TABLES)
 def test_a_cover_begins_with_the_default_is_small_and_says_what_it_leaves(seconds: np.ndarray) -> None:
     found = cover(seconds)
@@ -117,3 +122,28 @@ def test_portfolios_for_other_threads_come_last_and_those_of_other_machines_neve
     found = portfolios(HERE)
     assert [p.key for p in found] == [HERE.key(), HERE.with_threads(1).key()]
     assert [p.margin is None for p in found] == [False, True]
+
+
+# ---- what comes with the package -------------------------------------------------------------------------------------
+
+SHIPPED = sorted((ROOT / "stormdrop" / "portfolio").glob("*.json"))
+
+
+def test_the_wheel_has_the_portfolios_of_one_and_two_threads_of_a_zen_4_core() -> None:
+    assert {"znver4-avx512-1.json", "znver4-avx512-2.json"} <= {path.name for path in SHIPPED}
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["stormdrop"]
+    packed = {path for pattern in patterns for path in (ROOT / "stormdrop").glob(pattern)}
+    assert set(SHIPPED) <= packed
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_portfolio_says_where_it_comes_from_and_every_schedule_of_it_can_be_used(path: Path) -> None:
+    tree = json.loads(path.read_text())
+    assert path.stem == tree["target"].replace("/", "-")
+    assert {"date", "stormdrop", "cpu", "tasks", "trials"} <= set(tree["made"])
+    found = Experience.from_json(tree, HERE)
+    assert len(found.donors) == len(tree["donors"])
+    assert max(Counter(d.class_key for d in found.donors).values()) < MOST_SCHEDULES
+    for entry in found.donors:
+        task, schedule = entry.offered.source()
+        assert refit(schedule, task, task, HERE)

@@ -103,6 +103,21 @@ def test_a_storm_needs_far_fewer_trials_than_one_that_never_explores_or_picks_at
     assert trials_needed(picks_at_random) > 1.7 * storm
 
 
+def test_a_storm_that_ends_when_it_stops_gaining_saves_trials_and_loses_nothing() -> None:
+    endless = TuneSettings(storm_patience=1000)
+    ending_trials = endless_trials = 0
+    for t in map(table, ("dep5-avx512", "dep64-wide-avx2")):
+        for seed in range(2):
+            ends, goes_on = (
+                run_on_table(t, STRATEGIES["storm+droplet"], 1000, seed, settings, NOISE)
+                for settings in (None, endless)
+            )
+            assert ends.curve[-1] <= 1.01 * goes_on.curve[-1]
+            ending_trials += len(ends.curve)
+            endless_trials += len(goes_on.curve)
+    assert ending_trials < 0.85 * endless_trials
+
+
 # ---- droplets --------------------------------------------------------------------------------------------------------
 
 SMALL_STORM = TuneSettings(storm_trials=4, batch=4)

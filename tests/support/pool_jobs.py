@@ -13,6 +13,7 @@ from stormdrop.runtime.pool import Pool
 from tests.support.pool_kernels import MIRROR, records
 
 # `tally`: count[i] += 1 for every iteration.
+# `toil`: count[16i] counts up to n, slowly.
 # `meet`: raises a count and waits, for a second or so, until it is 2; notes what it saw last.
 KERNELS = """
 define void @tally(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
@@ -25,6 +26,28 @@ loop:
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %end
   br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+define void @toil(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
+  %count = load ptr, ptr %buffers, align 8
+  %n.at = getelementptr i64, ptr %buffers, i64 1
+  %n = load i64, ptr %n.at, align 8
+  br label %each
+each:
+  %i = phi i64 [ %begin, %0 ], [ %next, %counted ]
+  %cell = getelementptr [16 x i64], ptr %count, i64 %i
+  br label %loop
+loop:
+  %k = phi i64 [ 0, %each ], [ %k.next, %loop ]
+  %k.next = add i64 %k, 1
+  store volatile i64 %k.next, ptr %cell, align 8
+  %again = icmp slt i64 %k.next, %n
+  br i1 %again, label %loop, label %counted
+counted:
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %each, label %done
 done:
   ret void
 }

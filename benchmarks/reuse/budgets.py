@@ -1,0 +1,66 @@
+"""How much is spent on a table, and how long recording what is missing will take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from benchmarks.reuse.table import Recipient, SearchKind, Table
+
+Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
+PASSES: tuple[Pass, ...] = get_args(Pass)
+SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
+"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
+from donors alone, of a choice, of a model."""
+LONG_RATE = 30.0
+"""Trials in a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
+
+    seconds: float | None = 5.0
+    trials: int | None = None
+    gain_seconds: float | None = 15.0
+    long_trials: int = 2000
+    donors: int = 4
+    """Of each model: the nearest so many of its tasks give to a recipient."""
+
+    def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
+        """Seconds and trials; neither: the search ends by itself."""
+        match kind:
+            case "nothing":
+                return self.seconds, self.trials
+            case "seed" | "again":
+                return self.gain_seconds, self.trials
+            case "only":
+                return None, None
+            case "long":
+                return None, self.long_trials
+
+
+def expected_seconds(
+    table: Table, recipients: Sequence[Recipient], budgets: Budgets, passes: Iterable[Pass]
+) -> dict[Pass, float]:
+    """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
+    n = max(1, len(recipients))
+    left: dict[SearchKind, int] = {
+        kind: sum((r.id, kind) not in table.searches for r in recipients) for kind in get_args(SearchKind)
+    }
+    unknown = sum(r.id not in table.first_best for r in recipients)
+    gaining = (sum(map(table.has_gain, recipients)) + unknown / 5) / n
+    search = (budgets.seconds or (budgets.trials or 300) / LONG_RATE) + SEARCH_ENDS
+    compared = (budgets.gain_seconds or search) + SEARCH_ENDS
+    names = table.model_names
+    donors = DUEL_TAKES + DONOR_TAKES * min(n, budgets.donors * len(names))
+    found: dict[Pass, float] = {
+        "winners": left["nothing"] * search,
+        "donors": sum(r.id not in table.links for r in recipients) * donors,
+        "reuse": left["only"] * REUSE_TAKES + gaining * (left["seed"] + left["again"]) * compared,
+        "zero": sum(r.id not in table.unmeasured for r in recipients) * ZERO_TAKES,
+        "long": gaining * left["long"] * (budgets.long_trials / LONG_RATE + SEARCH_ENDS),
+        "model": sum(name not in table.models for name in names) * MODEL_TAKES,
+    }
+    return {name: found[name] for name in passes}
