@@ -52,7 +52,7 @@ def table_of(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--table", action="store_true", help="print the stored results")
     parser.add_argument("--again", action="store_true", help="forget what is stored")
     parser.add_argument("--results", type=Path, default=RESULTS)

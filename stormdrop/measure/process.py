@@ -41,7 +41,7 @@ Role = Literal["builder", "runner"]
 _log = logging.getLogger("stormdrop.measure")
 
 LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
-GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone
+GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone, and for the pipe of one whose main thread is gone
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOG_TAIL = 300
 _UNFIT = ("", "T", "Z")  # states of a process that will not answer
@@ -242,7 +242,7 @@ class Worker:
             reason = "memory", f"took {resident >> 20} MiB of memory; {self._memory_limit >> 20} are allowed"
         elif state == "T":
             reason = "crash", "stopped itself (SIGSTOP or alike)"
-        elif state == "Z" and not _poll(process.replies, select.POLLIN, 0.0):
+        elif state == "Z" and not _poll(process.replies, select.POLLIN, GRACE_SECONDS):  # other threads may yet die
             reason = "crash", "ended its main thread"
         elif time.monotonic() >= deadline:
             reason = "timeout", f"no answer within {timeout:g} s"

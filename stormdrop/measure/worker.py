@@ -116,7 +116,7 @@ class BuilderRole:
 
 def _pinned(target: Target) -> HostDevice:
     """The host's threads, each bound to a CPU; they have run a kernel, which calibrates the clock."""
-    pool = Pool(target.threads)
+    pool = Pool(target.threads, affinity="none")  # `pin` says where, whatever the environment does
     device = HostDevice(pool)
     nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
     PreparedKernel(nothing, {}, device).record().bench(2)

@@ -129,7 +129,7 @@ class BuiltKernel:
     taken: Taken | None = None
     """What it took of an offer; None: nothing, or there was none."""
     phases: tuple[PhaseSummary, ...] = ()
-    """Of a call, where they were asked for; a GPU's have none."""
+    """Of a call, where they were asked for; a GPU's have none, and none are needed for one thread."""
 
 
 def build_for_model(
@@ -163,5 +163,7 @@ def build_for_model(
     is_same = True
     if schedule is not None and code is not None:
         is_same = has_fingerprint(text_of(lowered(sketch, point), target) if views else text, code)
-    phases = summaries_of(program, sketch, point, target) if summarise and isinstance(target, Cpu) else ()
+    phases: tuple[PhaseSummary, ...] = ()
+    if summarise and isinstance(target, Cpu) and target.threads > 1:
+        phases = summaries_of(program, sketch, point, target)
     return BuiltKernel(_artifact(program, text, target), not is_same, layout, taken, phases)

@@ -183,8 +183,8 @@ class HostRecording:
         self._held = (tuple(calls), scratch, table, self._steps, self._single_steps)  # what the steps point to
         self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool = device.pool
-        is_serial = bool(groups) and all(group.is_serial for group in groups)
-        run = device.pool.run_alone if is_serial else device.pool.run
+        self._is_serial = bool(groups) and all(group.is_serial for group in groups)
+        run = device.pool.run_alone if self._is_serial else device.pool.run
         self.run = partial(run, self._steps.address, len(self._steps), self._held)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -196,7 +196,7 @@ class HostRecording:
                     entries[at] = address + offset
 
     def bench(self, repeats: int) -> Seconds:
-        return self._pool.bench(self._steps.address, len(self._steps), repeats)
+        return self._pool.bench(self._steps.address, len(self._steps), repeats, self._is_serial)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         part = self._single_steps.part(calls)

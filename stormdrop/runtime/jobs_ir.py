@@ -140,11 +140,12 @@ out:
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 
 ; All steps by the caller alone.
-define internal void @alone(ptr %steps, i64 %count, ptr %marks) nounwind {
+define internal void @alone(ptr %steps, i64 %count, ptr %marks, ptr %account) nounwind {
   %unmarked = icmp eq ptr %marks, null
+  %unaccounted = icmp eq ptr %account, null
   br label %head
 head:
-  %k = phi i64 [ 0, %0 ], [ %k.next, %step ], [ %k.next, %mark ]
+  %k = phi i64 [ 0, %0 ], [ %k.next, %ended ], [ %k.next, %mark ]
   %left = icmp slt i64 %k, %count
   br i1 %left, label %step, label %done
 step:
@@ -156,7 +157,25 @@ step:
   %scratch = extractvalue %step %it, 2
   %p = extractvalue %step %it, 4
   %extent = extractvalue %step %it, 5
+  br i1 %unaccounted, label %plain, label %timed
+plain:
   call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 0, i64 %extent)
+  br label %ended
+timed:
+  %cpu.0 = call i64 @cpu_time()
+  %time.0 = call i64 @ticks()
+  call void %entry(ptr %buffers, ptr %scratch, i64 %p, i64 0, i64 %extent)
+  %time.1 = call i64 @ticks()
+  %cpu.1 = call i64 @cpu_time()
+  %lasted = sub i64 %time.1, %time.0
+  %on = sub i64 %cpu.1, %cpu.0
+  %e0 = insertvalue %entry zeroinitializer, i64 %time.0, 0
+  %e1 = insertvalue %entry %e0, i64 %lasted, 1
+  %e2 = insertvalue %entry %e1, i64 %on, 2
+  %entry.at = getelementptr %entry, ptr %account, i64 %k
+  store %entry %e2, ptr %entry.at, align 8
+  br label %ended
+ended:
   br i1 %unmarked, label %head, label %mark
 mark:
   %time = call i64 @ticks()
@@ -221,7 +240,7 @@ define internal void @once(ptr %block, ptr %steps, i64 %count, ptr %marks, ptr %
   %is.alone = icmp eq ptr %block, null
   br i1 %is.alone, label %serial, label %parallel
 serial:
-  call void @alone(ptr %steps, i64 %count, ptr %marks)
+  call void @alone(ptr %steps, i64 %count, ptr %marks, ptr %account)
   ret void
 parallel:
   call void @settle(ptr %block)
@@ -298,7 +317,7 @@ enter:
   %entries.all = mul i64 %threads, %count
   br label %head
 head:
-  %entries.run = phi i64 [ 0, %0 ], [ %entries.all, %enter ], [ %entries.run, %plain ], [ %entries.run, %timed ]
+  %entries.run = phi i64 [ %count, %0 ], [ %entries.all, %enter ], [ %entries.run, %plain ], [ %entries.run, %timed ]
   %i = phi i64 [ 0, %0 ], [ 0, %enter ], [ %i.next, %plain ], [ %i.next, %timed ]
   %more = icmp slt i64 %i, %repeats
   br i1 %more, label %check, label %end

@@ -84,14 +84,14 @@ class Pool:
         """As `run`, by the caller alone: no worker is woken, and other jobs are not waited for."""
         self._native.run(0, steps, count)
 
-    def bench(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """Run a job as `run` does, `repeats` times natively, and return the seconds of each run.
+    def bench(self, steps: int, count: int, repeats: int, alone: bool = False) -> npt.NDArray[np.float64]:
+        """Run a job as `run` or `run_alone` does, `repeats` times natively, and return the seconds of each run.
 
         The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
         each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
         monotonic clock to about 1e-4.
         """
-        return self._timed(steps, count, repeats, 1)[:, 0]
+        return self._timed(steps, count, repeats, 1, alone)[:, 0]
 
     def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
         """As `bench`, but seconds by run and step, where every step is a group of its own; reading the clock adds its
@@ -110,7 +110,9 @@ class Pool:
         ticks = self._ticks(steps, count, repeats, count, entries.ctypes.data)
         if self.threads == 1:
             seconds = np.diff(ticks, axis=1) * _seconds_per_tick()
-            return Account(seconds, np.zeros_like(seconds), seconds, np.zeros_like(seconds))
+            _, busy, on = np.moveaxis(entries[: len(ticks), 0], -1, 0).astype(np.float64)
+            off = np.clip(busy * _seconds_per_tick() - on * 1e-9, 0.0, seconds)
+            return Account(seconds, np.zeros_like(seconds), seconds, off)
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         firsts, group = ends[:-1], np.repeat(np.arange(len(sizes)), sizes)
         began, _, on = np.moveaxis(entries[: len(ticks), :, firsts], -1, 0).astype(np.float64)
@@ -123,19 +125,21 @@ class Pool:
         seconds = np.diff(ticks[:, ends], axis=1) * _seconds_per_tick()
         return Account(seconds[:, group] * share, late[:, group] * share, busy, off[:, group] * share)
 
-    def _timed(self, steps: int, count: int, repeats: int, parts: int) -> npt.NDArray[np.float64]:
-        seconds: npt.NDArray[np.float64] = (
-            np.diff(self._ticks(steps, count, repeats, parts), axis=1) * _seconds_per_tick()
-        )
+    def _timed(self, steps: int, count: int, repeats: int, parts: int, alone: bool = False) -> npt.NDArray[np.float64]:
+        ticks = self._ticks(steps, count, repeats, parts, alone=alone)
+        seconds: npt.NDArray[np.float64] = np.diff(ticks, axis=1) * _seconds_per_tick()
         return seconds
 
-    def _ticks(self, steps: int, count: int, repeats: int, parts: int, account: int = 0) -> npt.NDArray[np.int64]:
+    def _ticks(
+        self, steps: int, count: int, repeats: int, parts: int, account: int = 0, alone: bool = False
+    ) -> npt.NDArray[np.int64]:
         """The counter at the beginning of each run and at the ends of its parts; fewer runs than asked only when the
         interpreter is about to exit.
         """
         crew = self._crew or self._assemble_crew()
         ticks = np.zeros((repeats, parts + 1), np.int64)
-        done = self._native.bench(crew.block, steps, count, repeats, ticks.ctypes.data, parts != 1, account)
+        block = 0 if alone else crew.block
+        done = self._native.bench(block, steps, count, repeats, ticks.ctypes.data, parts != 1, account)
         return ticks[:done]
 
     def pin(self) -> None:

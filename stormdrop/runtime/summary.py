@@ -25,9 +25,15 @@ SUMMARY_FORM = {
 """Of `PhaseSummary.to_json`, for `strict.conform`."""
 
 
+LONG_BARRIERS = 10
+"""A phase whose arithmetic alone takes as long as so many barriers needs no estimate (1.5 ms): it is long."""
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """Of one phase of a call. `seconds` are estimated on all threads of the target, `alone` on one of them."""
+    """Of one phase of a call. `seconds` are estimated on all threads of the target, `alone` on one of them; of long
+    phases they are a lower bound.
+    """
 
     seconds: float
     alone: float
@@ -52,12 +58,15 @@ class PhaseSummary:
 
 def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -> tuple[PhaseSummary, ...]:
     """Of the phases of a call of the program that a point of a sketch is lowered to."""
+    phases = [phase for phase in program.phases if not phase.at_load]
+    least = sketch.task.flops / (target.peak_gflops * 1e9)
+    if len(phases) == 1 and least > LONG_BARRIERS * target.barrier_seconds:
+        return (PhaseSummary(least / target.threads, least, touches_of(phases[0])),)
     values = sketch.values(point)
     structure = sketch.at(values)
     together, alone = (
         _phase_seconds(CpuJudge(machine).assess(structure, values)) for machine in (target, target.with_threads(1))
     )
-    phases = [phase for phase in program.phases if not phase.at_load]
     return tuple(PhaseSummary(together[p.name], alone[p.name], touches_of(p)) for p in phases)
 
 

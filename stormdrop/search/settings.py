@@ -18,8 +18,8 @@ class TuneSettings:
     storm_trials: int = 300
     """Where droplets take over from the storm, at the latest."""
     storm_patience: int = 128
-    """Droplets take over after so many trials of the storm without a gain of `gain`. On tables this saves 30 % of the
-    trials and costs 0.3 %; on recorded ones it costs nothing."""
+    """Droplets take over after so many trials of the storm without a gain of `gain`. On recorded tables this saves a
+    fifth to a third of a search's trials and costs nothing (`python -m benchmarks.stopping`)."""
     storm_share: float = 0.7
     """Of a budget that is too small for both."""
     patience: int | None = None

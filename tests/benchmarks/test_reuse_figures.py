@@ -254,4 +254,12 @@ def test_the_report_of_a_table_without_results_is_empty() -> None:
     assert report(Table.of([recipient("a", {"m": 1})])) == ""
     text = report(three_models())
     assert text.startswith("a machine, avx2, 2 threads\n")
-    assert "| alexnet | 1.613 |" in text
+    assert "| 1 alexnet | 1.61 |" in text
+
+
+def test_rows_of_ten_models_fit_the_page_of_figures() -> None:
+    names = [*zoo.names()[:9], "shufflenet_v2_x1_0"]
+    rows = [recipient(f"t{k}", {name: 1}) for k, name in enumerate(names)]
+    rows += [recipient("shared", dict.fromkeys(names, 1))]
+    rows += [duel(f"t{k}", 0.9) for k in range(len(names))] + [duel("shared", 0.5)]
+    assert [line for line in report(Table.of(rows)).splitlines() if line.startswith("|") and len(line) > 120] == []

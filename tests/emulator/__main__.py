@@ -2,6 +2,7 @@
 
     python -m tests.emulator                      5,000 points in all, on all cores
     python -m tests.emulator --processes 16 --seconds 300
+    python -m tests.emulator --precision bf16 --log .emulate/bf16.jsonl
     python -m tests.emulator --case 145:1         one point again, as a failure names it
 
 The log has a line for each trial: its number, the operator, seconds, for every point the marks of its program (bits,
@@ -18,18 +19,25 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.trials import CASES, MARKS, GpuTrial, emulated, outcome
+from stormdrop.target.microkernels import MATRIX_KERNELS, Precision
+from tests.emulator.trials import CASES, MARKS, GpuTrial, MatrixTrial, emulated, outcome
 from tests.fuzz.workers import Died, outcomes
 from tests.support.trials import GRAPHS
 
 
-def tried(number: int) -> dict[str, Any]:
+def trial_of(seed: int, precision: Precision | None) -> GpuTrial:
+    """With a precision: only points with matrix instructions, none where the task has no such sketch."""
+    return GpuTrial(seed) if precision is None else MatrixTrial(seed, precision=precision)
+
+
+def tried(number: int, precision: Precision | None = None) -> dict[str, Any]:
     """What became of the points of one trial, as it is logged."""
     began = time.monotonic()
-    trial = GpuTrial(seed_of(number))
+    trial = trial_of(seed_of(number), precision)
     row: dict[str, Any] = {"number": number, "name": trial.name, "marks": [], "wrong": {}}
     for case in trial.cases():
         problem, found = outcome(case, lambda text: text, None)
@@ -47,7 +55,7 @@ def seed_of(number: int) -> int:
 def main() -> int:
     given = _arguments()
     if given.case:
-        return _replay(given.case)
+        return _replay(given.case, given.precision)
     log: Path = given.log
     rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     known = {row["number"] for row in rows}
@@ -63,7 +71,7 @@ def main() -> int:
 
     with log.open("a") as file:
         try:
-            for number, done in outcomes(within_limit(), tried, given.processes):
+            for number, done in outcomes(within_limit(), partial(tried, precision=given.precision), given.processes):
                 row: dict[str, Any] = done
                 if isinstance(done, Died):
                     row = {"number": number, "name": "?", "marks": [], "wrong": {"": done.cause}, "seconds": 0.0}
@@ -93,10 +101,10 @@ def table(rows: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _replay(text: str) -> int:
+def _replay(text: str, precision: Precision | None) -> int:
     seed, _, number = text.partition(":")
     failed = 0
-    for case in GpuTrial(int(seed)).cases():
+    for case in trial_of(int(seed), precision).cases():
         if number in ("", str(case.number)):
             problem = emulated(case)
             failed += bool(problem)
@@ -112,6 +120,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no trial after so long")
     parser.add_argument("--log", type=Path, default=Path(".emulate/log.jsonl"), help="decides where to go on")
+    parser.add_argument("--precision", choices=tuple(MATRIX_KERNELS), help="points with matrix instructions; own --log")
     parser.add_argument("--case", default="", metavar="SEED[:NUMBER]", help="one trial, or one point of it")
     return parser.parse_args()
 

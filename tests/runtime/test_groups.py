@@ -77,6 +77,16 @@ def test_a_serial_group_runs_all_of_its_phases_in_order(pool: Pool, n: int) -> N
     assert is_right(counted(pool, [chain_of(1, 9)], [[n] * 9])[0])
 
 
+def test_a_caller_alone_runs_and_times_groups_without_the_workers() -> None:
+    pool, x = Pool(3), np.zeros((4, 50), np.int64)
+    table = np.array([x.ctypes.data, 50], np.int64)
+    steps = records([(CODE.address("chain"), table.ctypes.data, 0, 0)], [[50] * 3], [chain_of(1, 3)])
+    pool.run_alone(steps.ctypes.data, len(steps))
+    assert is_right(x)
+    assert pool._crew is None  # nobody was started
+    assert (pool.bench(steps.ctypes.data, len(steps), 5, alone=True) > 0).all()
+
+
 @pytest.mark.parametrize(("n", "extent"), [(1000, 1000), (1000, 250), (1000, 7), (8, 8), (64, 3)])
 def test_an_iteration_runs_the_same_fraction_of_every_phase(pool: Pool, n: int, extent: int) -> None:
     for _ in range(20):

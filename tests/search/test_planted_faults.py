@@ -2,7 +2,8 @@
 
 The tables are of depthwise convolutions, 3x3 on AVX2 and 5x5 on AVX-512, with one thread. The estimate knows these less
 well: the default schedule is about twice as slow as the fastest program, and each of three sketches has a good region
-of its own.
+of its own. The grid of `dep64-wide-avx2` is laid around what was measured alone, the others also around the estimate's
+favourites; that of `dep96-avx2` around what re-fitting the fastest of `dep64-avx2` gives.
 """
 
 from __future__ import annotations
