@@ -22,7 +22,7 @@ from tests.support.drawn_graphs import draw
 from tests.support.traced import KERNEL, TraceLog
 from tests.support.trials import GRAPHS
 
-SEEDS = range(GRAPHS + 2000, GRAPHS + 2030)
+SEEDS = range(GRAPHS + 2000, GRAPHS + 2016)
 MOST_ITERATIONS = 200
 
 
