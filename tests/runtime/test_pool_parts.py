@@ -170,14 +170,14 @@ def dawdling(change: Callable[[str], str] = str) -> str:
     return ATOMIC.sub(r"  call void @dawdle()\n\1\n  call void @dawdle()", text) + PAUSES
 
 
-def pool_of(text: str, threads: int) -> Pool:
+def pool_of(text: str, threads: int, spin: float | None = None) -> Pool:
     def changed(_machine: str) -> str:
         return text
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_module, "pool_ir", changed)
         native = pool_module._native.__wrapped__()
-    pool = Pool(threads)
+    pool = Pool(threads, spin=spin)
     pool._native = native
     return pool
 

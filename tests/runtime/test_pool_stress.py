@@ -193,13 +193,16 @@ RIGHT, WRONG, ASLEEP = 0, 1, 2
 
 
 def verdict_of_a_child(code: str) -> int:
-    """What comes of the pool's code in a process that can be given up: all its threads may sleep for ever."""
+    """What comes of the pool's code in a process that can be given up: all its threads may sleep for ever.
+
+    They sleep as soon as they wait, so that one that nobody wakes is noticed on a quiet machine too.
+    """
     child = os.fork()
     if child == 0:
         status = WRONG
         try:
             verdicts: list[bool] = []
-            caller = threading.Thread(target=lambda: verdicts.append(is_right(pool_of(code, 3), 100)))
+            caller = threading.Thread(target=lambda: verdicts.append(is_right(pool_of(code, 3, spin=0), 100)))
             caller.start()
             used = -1.0
             while caller.is_alive() and time.process_time() - used > 1e-3:
