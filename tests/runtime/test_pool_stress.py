@@ -217,5 +217,7 @@ def verdict_of_a_child(code: str) -> int:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("bug", ["nothing", *PLANTED])
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    found = verdict_of_a_child(stopping(PLANTED.get(bug, str)))
-    assert (found == RIGHT) == (bug == "nothing")
+    """In some of several processes: on a quiet machine the caller of one may never have to wait for another thread."""
+    code = stopping(PLANTED.get(bug, str))
+    tries = 3 if bug == "nothing" else 16
+    assert all(verdict_of_a_child(code) == RIGHT for _ in range(tries)) == (bug == "nothing")
