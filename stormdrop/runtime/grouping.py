@@ -35,6 +35,8 @@ from stormdrop.target.cpu import Cpu
 PREFETCH = "prefetch"
 MEANS = ("serial", "independent", "local", PREFETCH)
 """All ways in which phases join a group, and whether threads that wait load constants of the next one."""
+USUAL = MEANS[:-1]
+"""Without prefetching, which gained nothing: 2 threads hardly wait, and the L3 of 16 held all constants."""
 MOST_CHAIN_SECONDS = 15e-6
 """Of a serial group: threads that wait for longer than they spin fall asleep."""
 MOST_ITERATIONS = 1 << 15
@@ -51,7 +53,7 @@ def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The ways to use. Raises UserError for unknown ones."""
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
-        return frozenset(() if text else MEANS)
+        return frozenset(() if text else USUAL)
     found = frozenset(part.strip() for part in text.split(","))
     if not found <= set(MEANS):
         raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes none, or some of {', '.join(MEANS)}")

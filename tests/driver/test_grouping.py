@@ -22,7 +22,7 @@ from stormdrop.errors import UserError
 from stormdrop.runtime import building
 from stormdrop.runtime.building import BuiltKernel
 from stormdrop.runtime.group import Group
-from stormdrop.runtime.grouping import MEANS, means_from
+from stormdrop.runtime.grouping import MEANS, USUAL, means_from
 from stormdrop.runtime.host_device import HostMemory, HostRecording
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load
@@ -135,7 +135,7 @@ def test_the_parts_of_a_profile_add_up_to_the_time_of_the_model() -> None:
 
 
 def test_unknown_ways_of_grouping_are_refused() -> None:
-    assert means_from({}) == set(MEANS)
+    assert means_from({}) == set(USUAL)
     assert means_from({"STORMDROP_GROUPS": "none"}) == set()
     assert means_from({"STORMDROP_GROUPS": "serial, local"}) == {"serial", "local"}
     with pytest.raises(UserError, match="some of serial, independent, local, prefetch"):

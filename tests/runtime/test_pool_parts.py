@@ -23,7 +23,8 @@ from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
 from stormdrop.runtime import pool as pool_module
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.pool_ir import PARTS, pool_ir
-from tests.support.pool_kernels import MIRROR, records
+from tests.support.pool_jobs import mirrors
+from tests.support.pool_kernels import records
 
 # `tally`: count[i] += 1 for every iteration, and the thread's scratch[phase] += their number.
 # `gate`: as tally, but who runs iteration `held` waits there until `wanted` other iterations have been counted.
@@ -67,7 +68,7 @@ run:
 }
 """
 
-CODE = Code(assemble(MIRROR + KERNELS, AnyOf(host()[0])))
+CODE = Code(assemble(KERNELS, AnyOf(host()[0])))
 
 
 @dataclass(frozen=True)
@@ -180,18 +181,6 @@ def pool_of(text: str, threads: int, spin: float | None = None) -> Pool:
     pool = Pool(threads, spin=spin)
     pool._native = native
     return pool
-
-
-def mirrors(pool: Pool, repeats: int) -> bool:
-    """Whether phases that each read what all threads wrote in the phase before give the right result every time."""
-    n, phases = 61, 12
-    for _ in range(repeats):
-        x = np.arange(n)
-        y = np.full(n, -1)
-        job("mirror", [x.ctypes.data, y.ctypes.data, n], [n] * phases, np.zeros((pool.threads, 8), np.int64)).run(pool)
-        if not np.array_equal(x, np.arange(n) + phases):
-            return False
-    return True
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
