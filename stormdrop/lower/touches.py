@@ -2,10 +2,11 @@
 
     parallel s1: oh in 7, co in 4        out: written, bytes [0, 256) + 3584·oh + 256·co
 
-An interval holds every byte that an iteration reads, or writes, and maybe others: inner loops, lanes and conditions are
-bounded apart from each other. Part of an array's columns lies in intervals that come again every row, its `Columns`:
+An interval is conservative: it holds every byte that an iteration reads, or writes, and maybe others, since inner
+loops, lanes and conditions are bounded independently of each other. An access to some of an array's columns does not
+touch the bytes between them, which an interval cannot say. Its `Columns` say it, as a range that repeats every row:
 
-    out[n, h, w, 16:40] of 64 channels: bytes 64 to 160 of every 256
+    out[n, h, w, 16:40] of 64 f32 channels: bytes [64, 160) of every 256
 """
 
 from __future__ import annotations
@@ -39,30 +40,35 @@ from stormdrop.lower.program import (
 from stormdrop.target.scope import Scope
 
 ANYWHERE = (-(1 << 46), 1 << 46)
-"""Of an access whose place depends on data."""
+"""The interval of an access whose address is not bounded, such as one that depends on data."""
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Bytes [begin, end) of every `period`, counted from the beginning of the buffer; 0 <= begin < period."""
+    """The bytes begin <= x < end, modulo `period`, counted from the beginning of the buffer. 0 <= begin < period;
+    an end beyond the period wraps around.
+    """
 
     begin: int
     end: int
     period: int
 
     def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
-        """Whether these columns and others, each moved by an offset, may have a byte in common."""
+        """Whether two columns, each moved by an offset in bytes, may have a byte in common; True if periods differ."""
         if self.period != other.period:
             return True
-        begin = (self.begin + offset - other.begin - other_offset) % self.period  # from the beginning of the others
+        begin = (self.begin + offset - other.begin - other_offset) % self.period  # relative to other's begin
         return begin < other.end - other.begin or begin + self.end - self.begin > self.period
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Bytes [low, high) of a buffer, moved by the strides of the phase's parallel loops; `slot` is the buffer's."""
+    """An access of a phase to a buffer: bytes [low, high) + Σ stride · parallel loop variable.
+
+    `slot` is the buffer's index in the pointer table. There is a stride, in bytes, for each parallel loop.
+    """
 
     slot: int
     is_written: bool
@@ -70,12 +76,12 @@ class Touch:
     high: int
     strides: tuple[int, ...]
     columns: Columns | None = None
-    """Where known, those of all iterations."""
+    """The columns within which all iterations stay, where known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTouches:
-    """Of a phase over the product of parallel loops."""
+    """All touches of a phase, whose iterations are the row-major product of parallel loops with these extents."""
 
     loops: tuple[int, ...]
     touches: tuple[Touch, ...]
@@ -85,36 +91,39 @@ class PhaseTouches:
         return prod(self.loops)
 
     def intervals(self, touch: Touch, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """The bytes that each of several ranges of iterations [begin, end) touches; empty ranges touch none: (0, 0)."""
-        places = np.zeros(1, np.int64)
+        """For each range of iterations [begin, end) the bytes [low, high) within which it touches the buffer; (0, 0)
+        for an empty range. Ranges are in order and do not overlap.
+        """
+        places = np.zeros(1, np.int64)  # of each iteration: by how many bytes the parallel loops move the access
         for n, stride in zip(self.loops, touch.strides):
             places = (places[:, None] + np.arange(n, dtype=np.int64) * stride).ravel()
         lows, highs = np.zeros_like(begins), np.zeros_like(begins)
         some = begins < ends
         if some.any():
             edges = np.stack([begins[some], ends[some]], axis=1).ravel()
-            edges = edges if edges[-1] < len(places) else edges[:-1]
+            edges = edges if edges[-1] < len(places) else edges[:-1]  # reduceat takes no index at the end
             lows[some] = np.minimum.reduceat(places, edges)[::2] + touch.low
             highs[some] = np.maximum.reduceat(places, edges)[::2] + touch.high
         return lows, highs
 
 
 def touches_of(phase: Phase) -> PhaseTouches:
-    """Of a phase of a CPU's program."""
+    """The touches of a phase of a CPU's program; scratch memory, which is a thread's own, is left out."""
     walk = _Walk(phase)
     walk.body(phase.body)
-    found = tuple(Touch(*key[:2], low, high, *key[2:]) for key, (low, high) in walk.found.items())
-    return PhaseTouches(tuple(n for _, n in phase.loops), found)
+    touches = tuple(Touch(*key[:2], low, high, *key[2:]) for key, (low, high) in walk.byte_ranges.items())
+    return PhaseTouches(tuple(n for _, n in phase.loops), touches)
 
 
 class _Walk:
-    """A walk through one phase, with an interval of each variable."""
+    """A walk through the statements of one phase, which keeps an interval for each loop variable."""
 
     def __init__(self, phase: Phase) -> None:
         self.parallel = [var for var, _ in phase.loops]
         self.intervals: dict[Expr, Interval] = {var: (0, n - 1) for var, n in phase.loops}
-        self.loops: list[ReduceLoop] = []
-        self.found: dict[tuple[int, bool, tuple[int, ...], Columns | None], tuple[int, int]] = {}
+        self.loops: list[ReduceLoop] = []  # those around the current statement
+        self.byte_ranges: dict[tuple[int, bool, tuple[int, ...], Columns | None], tuple[int, int]] = {}
+        """[low, high), by slot, `is_written`, strides and columns; accesses that agree in these are one touch."""
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
@@ -164,11 +173,13 @@ class _Walk:
         else:
             low, high = interval[0] * size, (interval[1] + 1) * size
         key = (buffer.slot, is_written, tuple(c * size for c in strides), _columns(tile, access, size))
-        before = self.found.get(key, (low, high))
-        self.found[key] = min(before[0], low), max(before[1], high)
+        before = self.byte_ranges.get(key, (low, high))
+        self.byte_ranges[key] = min(before[0], low), max(before[1], high)
 
     def _elements(self, tile: RegisterTile, access: Access, inside: Affine) -> Interval | None:
-        """The first and the last element, without what parallel loops add; None where they are not known."""
+        """Bounds of the first and the last element of an access at iteration 0 of the parallel loops; `inside` is
+        `access.outer` without the terms of these loops. None where there are no bounds.
+        """
         parts = [self._bounds(inside.expr())]
         parts += [_scaled(self._along(tile, axis), c) for axis, c in access.coefficients]
         parts += [_scaled(self._bounds(atom), c) for atom, c in access.atoms]
@@ -180,7 +191,7 @@ class _Walk:
         return low, high
 
     def _along(self, tile: RegisterTile, axis: Axis) -> Interval | None:
-        """An axis relative to the tile's base."""
+        """The interval of an axis relative to the tile's base."""
         rows = dict(tile.rows).get(axis)
         if rows is not None:
             return (0, rows - 1)
@@ -196,17 +207,24 @@ class _Walk:
 
 
 def _columns(tile: RegisterTile, access: Access, size: int) -> Columns | None:
-    """Those of the shortest period: of all terms of the address that are no multiple of it, the range is shorter."""
-    first, moves = access.outer, dict(access.coefficients)
+    """The columns that an access keeps to over the whole extent of every axis; None where they are not known.
+
+        address = origin + Σ c · axis,  0 <= axis < extent
+
+    For a period p, the terms with p | c move the address by whole rows. The other terms together span `width` elements.
+    If width < p, the access keeps to the columns [origin, origin + width) modulo p. The least such p is taken. Dead
+    lanes and dead instances leave the extents of their axes, so that nothing is known of them.
+    """
+    origin, moves = access.outer, dict(access.coefficients)
     for axis, c in moves.items():
-        first = first + tile.base[axis].scaled(-c)
+        origin = origin + tile.base[axis].scaled(-c)
     has_dead_lanes = not access.masked and (tile.live is not None or tile.stage.vector_is_reduced)
-    if first.terms or access.atoms or has_dead_lanes or access.has_dead or min(moves.values(), default=0) < 0:
+    if origin.terms or access.atoms or has_dead_lanes or access.has_dead or min(moves.values(), default=0) < 0:
         return None
     for period in sorted({c for c in moves.values() if c > 1}):
         width = 1 + sum(c * (axis.extent - 1) for axis, c in moves.items() if c % period)
         if width < period:
-            begin = first.constant % period
+            begin = origin.constant % period
             return Columns(begin * size, (begin + width) * size, period * size)
     return None
 

@@ -1,11 +1,12 @@
 """Groups of kernel phases: what the threads of a host run between two barriers.
 
-A model's calls have phases, each a parallel range. Without more knowledge a barrier follows every phase. A `Group` puts
-phases that follow each other together. It is itself a parallel range, whose iterations are divided among the threads.
-Iteration i of a group of n runs the i-th n-th of every phase, one after the other on one thread: iterations
-[⌈extent·i/n⌉, ⌈extent·(i+1)/n⌉). So a group of one iteration is serial, a chain of phases on one thread.
+A model's calls have phases, each a parallel range. By default a barrier follows every phase. A `Group` is a run of
+consecutive phases, of one call or of several, with a barrier only after the last. The group is itself a parallel range,
+whose iterations are divided among the threads. Iteration i of a group of n iterations runs, of each phase in turn, the
+iterations [⌈extent·i/n⌉, ⌈extent·(i+1)/n⌉), all on one thread. A group of one iteration is serial: a chain of phases on
+one thread.
 
-A thread that has nothing left to do in a group may load constants that it will read in the next one into its L2.
+A thread that has nothing left to do in a group may prefetch constants of the next group into its L2 (`Prefetch`).
 
 Invariant: an iteration of a group touches nothing that another iteration of the group writes (`runtime.grouping`).
 """
@@ -19,14 +20,15 @@ from typing import Any
 from stormdrop.runtime.strict import LARGEST, SIZE, Nullable
 
 GROUP_FORM = (range(1, LARGEST + 1), [(SIZE, SIZE)], Nullable((SIZE, SIZE, bool, SIZE)))
-"""Of `Group.to_json`, for `strict.conform`."""
+"""The form of `Group.to_json`, which `strict.conform` checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A constant of a later call, of which each thread loads `most_bytes` at most: by its entry in the pointer table.
+    """A constant of a call in the next group, named by its slot in the call's pointer table, of which each waiting
+    thread loads at most `most_bytes`.
 
-    `is_divided`: thread t of T reads about the t-th T-th of it; otherwise all threads read all of it.
+    `is_divided`: thread t of T will read about the bytes [size·t/T, size·(t+1)/T); otherwise every thread reads all.
     """
 
     call: int
@@ -37,14 +39,14 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Phases without a barrier between them, over a range of `extent` iterations. A phase is the number of its call and
-    its own number in the call.
+    """Phases without a barrier between them, over a range of `extent` iterations. A phase is written (index of its
+    call, index of the phase in the call).
     """
 
     extent: int
     phases: tuple[tuple[int, int], ...]
     prefetch: Prefetch | None = None
-    """What threads load that wait for the end of the group."""
+    """What threads load while they wait for the end of the group."""
 
     @property
     def is_serial(self) -> bool:
@@ -65,7 +67,7 @@ class Group:
 
 
 def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
-    """Every phase in a group of its own; `extents` are those of the phases of each call. Empty phases are left out."""
+    """Every phase in a group of its own. `extents[call][phase]` is the extent of a phase; empty phases are left out."""
     return tuple(
         Group(extent, ((call, phase),))
         for call, phases in enumerate(extents)
@@ -76,8 +78,9 @@ def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A phase as the pool's record has it: `words` follow entry, buffers, scratch and its stride, and are followed by
-    the address that `prefetch` has.
+    """Those words of the pool's step (`%step` in `pool_ir`) that the groups decide, for one phase of one call.
+
+    entry, buffers, scratch, scratch stride | `words` | prefetch address | `prefetch_words`
     """
 
     call: int
@@ -85,8 +88,8 @@ class StepRow:
     prefetch: Prefetch | None = None
 
     def prefetch_words(self, nbytes: int, threads: int) -> tuple[int, int]:
-        """The bytes that each thread loads of a constant of so many, and the distance from one thread's to the next's;
-        these follow the address.
+        """For a constant of `nbytes`: the bytes that each thread loads, and the distance from where one thread begins
+        to where the next one does.
         """
         assert self.prefetch is not None
         share = nbytes // threads if self.prefetch.is_divided else nbytes
@@ -94,8 +97,8 @@ class StepRow:
 
 
 def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list[StepRow]:
-    """The steps of all groups. Words: phase, extent, the group's extent, and of a group's first step the number of its
-    steps, of others 0.
+    """The steps of all groups, one for each phase. The four `words` of a step: index of the phase in its call, extent
+    of the phase, extent of the group, and the number of steps in the group if this is its first, else 0.
     """
     rows: list[StepRow] = []
     for group in groups:
@@ -107,9 +110,10 @@ def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list
 
 
 def problem_of(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> str:
-    """What is wrong with groups of phases with these extents, or an empty string.
+    """What is wrong with the groups of a model whose phases have these extents; an empty string if nothing is.
 
-    Every phase that is not empty must be in one group, in order, and its iterations must be run once.
+    The groups, one after the other, must list every phase that is not empty once, in order. Products of extents must
+    not overflow, and a prefetch must name a call that exists.
     """
     wanted = [(call, p) for call, phases in enumerate(extents) for p, extent in enumerate(phases) if extent]
     if [phase for group in groups for phase in group.phases] != wanted or not all(group.phases for group in groups):

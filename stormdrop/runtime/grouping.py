@@ -2,18 +2,19 @@
 
 Phases are taken in their order. A phase joins the group before it in one of three ways:
 
-    serial        it takes longer on all threads, with the barrier and the movement of its data, than on one thread; the
-                  group is such a chain already
-    independent   it touches nothing that another phase of the group writes, and writes nothing that one touches
-    local         what it shares with phases of the group, each iteration of the group shares with itself only: proved
-                  from the affine intervals of `lower.touches`, iteration by iteration
+    serial        One thread is estimated to run it faster than all threads, which need a barrier. The group is a chain
+                  of such phases, and runs on one thread.
+    independent   It touches nothing that another phase of the group writes, and writes nothing that one touches.
+    local         It does share bytes that are written with other phases of the group, but only within one iteration of
+                  the group. Proved from the affine intervals of `lower.touches`, iteration by iteration.
 
-Otherwise it begins a group. Where the model's constants do not fit the last cache (`Cpu.is_cold`), threads that wait
-for the end of a group load the largest constant of the next one. Estimates, target data and kernels decide: equal
-models have equal groups.
+Otherwise it begins a new group. With `prefetch`, which is off by default, and where the model's constants do not fit
+the last-level cache (`Cpu.is_cold`), threads that wait for the end of a group load the largest constant of the next
+group. Estimates, target data and kernels decide: equal models have equal groups on equal targets.
 
-Invariant: iterations of a group touch nothing that another iteration of the group writes, as long as buffers with
-different keys do not overlap in memory while the group runs (`concurrent_calls`).
+Invariant: an iteration of a group touches nothing that another iteration of the group writes. The proof takes buffers
+with different keys for disjoint memory. The layout of the arena keeps them disjoint while the group runs, by way of
+`concurrent_calls`.
 """
 
 from __future__ import annotations
@@ -34,23 +35,31 @@ from stormdrop.target.cpu import Cpu
 
 PREFETCH = "prefetch"
 MEANS = ("serial", "independent", "local", PREFETCH)
-"""All ways in which phases join a group, and whether threads that wait load constants of the next one."""
+"""What `STORMDROP_GROUPS` may name: the ways in which a phase joins a group, and prefetching at the end of a group."""
 USUAL = MEANS[:-1]
-"""Without prefetching, which gained nothing: 2 threads hardly wait, and the L3 of 16 held all constants."""
+"""The default, without prefetching, which gained nothing where it was measured: 2 threads hardly wait, and for 16
+threads the L3 held all constants.
+"""
 MOST_CHAIN_SECONDS = 15e-6
-"""Of a serial group: threads that wait for longer than they spin fall asleep."""
+"""No phase is appended to a serial group that would take longer than this with it. The other threads wait meanwhile,
+and fall asleep if they wait for longer than they spin (`pool_settings.SPIN_MICROSECONDS`).
+"""
 MOST_ITERATIONS = 1 << 15
-"""Of a phase whose iterations are compared one by one."""
+"""With more iterations, of a phase or of the group, phases are not tested for being local."""
 L2_SHARE = 0.5
-"""Of the L2 that constants of a group may fill: a thread goes through all phases for each of its parts."""
+"""The part of the L2 that all constants of a parallel group may fill. A thread runs its share of a group in several
+parts, and each part goes through all phases: the constants should stay in the L2 from one part to the next.
+"""
 AHEAD_BYTES, AHEAD_L2_SHARE = 512 << 10, 0.5
-"""What a thread that waits loads at most: so many bytes, and so much of its L2."""
+"""A waiting thread prefetches at most so many bytes, and at most this part of its L2."""
 IMBALANCE = 0.02
-"""What the busiest thread's share of a group may exceed that of its least balanced phase by."""
+"""By how much the imbalance of a group (`_Maker._imbalance`) may exceed that of its least balanced phase."""
 
 
 def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The ways to use. Raises UserError for unknown ones."""
+    """The members of `MEANS` to use: those that `STORMDROP_GROUPS` names, else `USUAL`. Raises UserError for unknown
+    names.
+    """
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
         return frozenset(() if text else USUAL)
@@ -62,8 +71,10 @@ def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedPhase:
-    """A phase of a call. `places`: for each slot of its pointer table a buffer and the offset in it, in bytes; None for
-    what nobody writes.
+    """A phase of a model's call: the index of the call, the index of the phase in the call, and the memory it uses.
+
+    `places` has an entry for each slot of the call's pointer table: the key of a buffer of the model, and the byte
+    offset at which the kernel's buffer begins in it. None: memory that no phase writes, such as constants.
     """
 
     call: int
@@ -71,27 +82,29 @@ class PlacedPhase:
     summary: PhaseSummary
     places: Sequence[tuple[Hashable, int] | None]
     constants: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Bytes of the constants that calls read, by slot."""
+    """The constants of the phase's call: their sizes in bytes, by slot."""
 
     @property
     def extent(self) -> int:
         return self.summary.memory.extent
 
     def touched(self) -> Iterator[tuple[Hashable, int, Touch]]:
-        """Buffers that somebody writes, the offset of the kernel's in them, and what of it is touched."""
+        """The touches of buffers that may be written, each with its entry of `places`: key, offset, touch."""
         for touch in self.summary.memory.touches:
             place = self.places[touch.slot]
             if place is not None:
                 yield *place, touch
 
     def iterations(self, group: int) -> tuple[Ints, Ints]:
-        """The phase's iterations in each iteration of a group: begins and ends."""
+        """The range of the phase's iterations that each of a group's `group` iterations runs: begins and ends."""
         edges = -(-np.arange(group + 1, dtype=np.int64) * self.extent // group)
         return edges[:-1], edges[1:]
 
 
 def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -> tuple[Group, ...]:
-    """The groups of a model's phases, which are not empty; none where every phase has one of its own."""
+    """The groups of a model's phases, none of which may be empty. No groups at all, (), stand for a barrier after every
+    phase: returned where no phase joins another, none becomes serial, and nothing is prefetched.
+    """
     if target.threads == 1 or not means:
         return ()
     maker = _Maker(target, means)
@@ -107,24 +120,27 @@ def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -
 
 
 def _prefetch(phases: Sequence[PlacedPhase], target: Cpu) -> Prefetch | None:
-    """The largest constant of a group's phases, where that is worth loading ahead."""
-    found: list[tuple[int, PlacedPhase, Touch]] = []
+    """The largest constant that a group's phases read; None if it fits the L1, too small to be worth a prefetch."""
+    read: list[tuple[int, PlacedPhase, Touch]] = []  # constants, with their bytes
     for phase in phases:
         for touch in phase.summary.memory.touches:
             if touch.slot in phase.constants:
-                found.append((_span(phase, touch), phase, touch))
-    nbytes, phase, touch = max(found, key=lambda item: item[0], default=(0, None, None))
+                read.append((_span(phase, touch), phase, touch))
+    nbytes, phase, touch = max(read, key=lambda item: item[0], default=(0, None, None))
     if phase is None or touch is None or nbytes < target.l1_bytes:
         return None
     share = np.array([0]), np.array([-(-phase.extent // target.threads)])
     lows, highs = phase.summary.memory.intervals(touch, *share)
+    # divided: thread 0's share of the phase reads about a T-th of the constant, at most twice that
     is_divided = int(highs[0] - lows[0]) * target.threads <= 2 * nbytes
     most_bytes = min(AHEAD_BYTES, int(AHEAD_L2_SHARE * target.l2_bytes))
     return Prefetch(phase.call, touch.slot, is_divided, most_bytes)
 
 
 def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int]]:
-    """For each call the first and the last call that may run at the same time: their memory must not be shared."""
+    """For each call, the first and the last call that may run at the same time, because they have phases in the same
+    parallel groups. Buffers of such calls must not share memory.
+    """
     spans = [(k, k) for k in range(calls)]
     for group in groups:
         if not group.is_serial:
@@ -135,8 +151,8 @@ def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int
 
 
 def unordered(phases: Sequence[PlacedPhase], extent: int) -> tuple[PlacedPhase, PlacedPhase] | None:
-    """Two phases of a group of `extent` iterations of which one may touch what another iteration of the other writes;
-    None if there are none.
+    """Two phases that need a barrier between them in a group of `extent` iterations: one may touch, in one iteration of
+    the group, what the other writes in another. None if there are no such phases.
     """
     for n, later in enumerate(phases):
         for earlier in phases[:n]:
@@ -152,7 +168,7 @@ class _Draft:
     extent: int
     phases: list[PlacedPhase]
     seconds: float = 0.0
-    """Of a serial group, on its thread."""
+    """The estimate of a serial group on its one thread; unused in parallel groups."""
 
     @property
     def is_serial(self) -> bool:
@@ -161,11 +177,15 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Maker:
+    """Builds groups from phases in their order: each is added to the last group, or begins another."""
+
     target: Cpu
     means: frozenset[str]
     groups: list[_Draft] = field(default_factory=list[_Draft])
     written_serially: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool])
-    """By buffer, whether a serial group wrote it last; buffers that none has written are the caller's."""
+    """By buffer key, whether the last group that wrote it was serial. Buffers without an entry are the model's inputs.
+    Thread 0, the caller's, runs serial groups: it has what they wrote, and the inputs, in its own caches.
+    """
 
     def add(self, phase: PlacedPhase) -> None:
         group = self.groups[-1] if self.groups else None
@@ -176,8 +196,9 @@ class _Maker:
         self.written_serially |= {key: is_serial for key, _, touch in phase.touched() if touch.is_written}
 
     def _is_faster_alone(self, phase: PlacedPhase) -> bool:
-        """Whether one thread is estimated to need less than all of them: these need a barrier, the one has to fetch
-        what others wrote.
+        """Whether one thread is estimated to be at least as fast as all of them.
+
+        alone + bytes written by other threads / handover rate of one thread  <=  seconds + barrier
         """
         threads, seconds = self.target.threads, phase.summary.alone
         for key, _, touch in phase.touched():
@@ -187,7 +208,7 @@ class _Maker:
         return seconds <= phase.summary.seconds + self.target.barrier_seconds
 
     def _chained(self, group: _Draft, phase: PlacedPhase, is_short: bool) -> bool:
-        """Whether the phase was appended to a serial group."""
+        """Append the phase to a serial group if that is allowed; whether it was."""
         seconds = group.seconds + phase.summary.alone
         if not (group.is_serial and is_short and "serial" in self.means and seconds <= MOST_CHAIN_SECONDS):
             return False
@@ -196,7 +217,7 @@ class _Maker:
         return True
 
     def _joined(self, group: _Draft, phase: PlacedPhase) -> bool:
-        """Whether the phase was added to a parallel group."""
+        """Add the phase to a parallel group if a group extent is found that is legal and balanced; whether it was."""
         phases = [*group.phases, phase]
         if group.is_serial or sum(sum(p.constants.values()) for p in phases) > L2_SHARE * self.target.l2_bytes:
             return False
@@ -218,13 +239,17 @@ class _Maker:
 
 
 def _span(phase: PlacedPhase, touch: Touch) -> int:
-    """Bytes from the first to the last that are touched."""
+    """The distance in bytes from the first to the last byte that any iteration touches: an upper bound of what is read
+    or written.
+    """
     moved = sum(abs(stride) * (n - 1) for stride, n in zip(touch.strides, phase.summary.memory.loops))
     return touch.high - touch.low + moved
 
 
 def _shared(a: PlacedPhase, b: PlacedPhase) -> Iterator[tuple[int, Touch, int, Touch]]:
-    """Accesses of two phases to a common buffer that may overlap, one of which writes; each with its offset."""
+    """Pairs of touches, one of each phase, that may overlap and of which at least one writes: offset and touch of `a`,
+    offset and touch of `b`.
+    """
     for key, offset, touch in a.touched():
         for other_key, other_offset, other in b.touched():
             if key == other_key and (touch.is_written or other.is_written):
@@ -235,19 +260,21 @@ def _shared(a: PlacedPhase, b: PlacedPhase) -> Iterator[tuple[int, Touch, int, T
 
 
 def _columns_meet(touch: Touch, offset: int, other: Touch, other_offset: int) -> bool:
-    """Whether two accesses to a buffer may have a byte in common, as far as their columns tell."""
+    """Whether two accesses to a buffer may have a byte in common, as far as their columns tell; True if unknown."""
     one, two = touch.columns, other.columns
     return one is None or two is None or one.meets(offset, two, other_offset)
 
 
 def _bounds(phase: PlacedPhase, offset: int, touch: Touch) -> tuple[int, int]:
-    """Bytes of the buffer that all iterations together touch."""
+    """The bytes [begin, end) of the buffer within which all iterations touch it."""
     moves = [stride * (n - 1) for stride, n in zip(touch.strides, phase.summary.memory.loops)]
     return offset + touch.low + sum(min(0, m) for m in moves), offset + touch.high + sum(max(0, m) for m in moves)
 
 
 def _may_be_apart(a: PlacedPhase, b: PlacedPhase, offset: int, touch: Touch, other_offset: int, other: Touch) -> bool:
-    """Whether the first iterations of two phases touch bytes before those of the last iterations: cheap to tell."""
+    """Whether each phase's first iteration ends before the bytes of the other's last: a necessary condition of
+    `_is_local` that is cheap to test.
+    """
     end, other_end = offset + touch.high, other_offset + other.high
     last = offset + touch.low + sum(s * (n - 1) for s, n in zip(touch.strides, a.summary.memory.loops))
     other_last = other_offset + other.low + sum(s * (n - 1) for s, n in zip(other.strides, b.summary.memory.loops))
@@ -255,9 +282,11 @@ def _may_be_apart(a: PlacedPhase, b: PlacedPhase, offset: int, touch: Touch, oth
 
 
 def _is_local(a: PlacedPhase, b: PlacedPhase, group: int) -> bool:
-    """Whether in a group of so many iterations each shares bytes that one phase writes with itself only.
+    """Whether two phases may run in a group of `group` iterations without a barrier: no iteration of the group touches
+    bytes that another one writes.
 
-    What earlier iterations touch must lie before what later ones do.
+    Sufficient condition, for every pair of `_shared`, in both directions, and i < j: the interval of one phase in
+    iteration i ends at or before the begin of the other phase's interval in iteration j.
     """
     shared = list(_shared(a, b))
     if not shared or group == 1:
@@ -271,7 +300,7 @@ def _is_local(a: PlacedPhase, b: PlacedPhase, group: int) -> bool:
             (highs + offset, highs > lows, other_lows + other_offset, other_highs > other_lows),
             (other_highs + other_offset, other_highs > other_lows, lows + offset, highs > lows),
         ):
-            before = np.maximum.accumulate(np.where(is_some, ends, np.iinfo(np.int64).min))[:-1]
-            if (is_other[1:] & (before > begins[1:])).any():
+            last_end = np.maximum.accumulate(np.where(is_some, ends, np.iinfo(np.int64).min))[:-1]  # of all i < j
+            if (is_other[1:] & (last_end > begins[1:])).any():
                 return False
     return True

@@ -1,20 +1,22 @@
-"""What a model does to the caches between two runs of one of its kernels, as a step for the thread pool.
+"""What a model does to the caches between two runs of one of its kernels, imitated by a kernel of its own.
 
 A kernel that is run again and again finds its operands and its code where its own last run left them: in the near
-caches of the threads that need them. In a model it does not. Between two of its runs the other kernels have replaced
-what was in the near caches, and its inputs were written just now, each part by the thread that computed it. An
-interlude is a kernel of its own that runs before every timed run and leaves the caches in that state:
+caches (L1 and L2) of the threads that need them. In a model it does not. Between two of its runs the other kernels have
+replaced the contents of the near caches, and its inputs were written just now, each part by the thread that computed
+it. An interlude is a kernel that runs before every timed run and leaves the caches in that state, in three phases:
 
-    evict     every thread reads memory of its own until what the model touches meanwhile, or all of its near caches,
-              has been replaced
-    flush     the kernel's code leaves all caches, instruction caches too. Unless constants come from memory, it is read
-              back as data before eviction: it then comes from the cache that evicted lines go to. Small constants that
-              come from memory are flushed as well
-    rewrite   thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
-              that it has
+    flush     The timed kernel's code is flushed from all caches, instruction caches too. On a cold target, constants
+              that are too small to be rotated are flushed as well.
+    read      On a warm target, the code is first read back as data. Then every thread reads its share of an evicting
+              block, which replaces the contents of its near caches: of as many bytes as the model touches between two
+              runs of the kernel, at most a little more than all L2s. Lines evicted so, the code among them, are then
+              found in the L3.
+    rewrite   Thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
+              that it has.
 
-Values stay as they are, so a kernel's outputs are right after any number of interludes. Constants are otherwise left to
-a `Rotation`, which reads another copy of them in every run.
+No value changes, so a kernel's outputs are right after any number of interludes. Other constants are left to a
+`Rotation`, which reads another copy of them in every run. Cold and warm are the target's temperature: cold, constants
+come from memory; warm, from a cache.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from stormdrop.target.cpu import Cpu
 from stormdrop.target.scope import Scope
 
 MOST_COPIES = 128
-"""Of a kernel's constants. Smaller ones are flushed instead where they should come from memory, since every copy is two
-more recorded calls.
+"""Of a kernel's constants, since every copy is two more recorded calls. Constants of which so many copies do not fill
+the last-level cache twice are flushed on a cold target, instead of being rotated.
 """
 
 
 class Action(IntEnum):
-    """What is done to the lines of a range; its value is the phase in which it is done."""
+    """What is done to the cache lines of a range. The value is the index of the phase in which it is done."""
 
     FLUSH = 0
     READ = 1
@@ -54,7 +56,7 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LineRange:
-    """Memory whose lines the threads divide among them: thread t of T has the t-th of T contiguous shares."""
+    """Memory to whose cache lines an action is done: thread t of T does the t-th of T contiguous shares."""
 
     action: Action
     place: Argument
@@ -67,7 +69,7 @@ _FLUSH = {
 }
 _INTERLUDE = """
 ; Buffers: a table of i64 (threads, ranges, then an action and a number of lines for each range), and the ranges.
-; An iteration of phase p does action p to one thread's share of the ranges that want it.
+; Iteration t of phase p does action p to share t of every range that has this action, range after range.
 define void @kernel(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) nounwind {
   %table = load ptr, ptr %buffers, align 8
   %threads = load i64, ptr %table, align 8
@@ -134,10 +136,10 @@ out:
 
 
 def interlude_ir(machine: str, features: str = "") -> str:
-    """The text for one of the machines that the thread pool runs on, which has these features of LLVM's."""
+    """The LLVM IR for a machine of `_FLUSH`; `features` are LLVM's, such as '+clflushopt,+avx2'."""
     flush = _FLUSH[machine]
     if "+clflushopt" in features.split(","):
-        flush = flush.replace("clflush", "clflushopt")  # several at once, where a clflush waits for the one before
+        flush = flush.replace("clflush", "clflushopt")  # overlap each other, while a clflush waits for the last
     return _INTERLUDE.replace("$LINE$", str(ALIGN_BYTES)).replace("$FLUSH$", flush)
 
 
@@ -148,7 +150,10 @@ def _code() -> bytes:
 
 
 def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:
-    """A call that does to each range what is wanted of it: flushes first, then reads, then rewrites."""
+    """A call that does to each range its action: first all flushes, then all reads, then all rewrites.
+
+    Ranges of one action are done in their order.
+    """
     threads, wanted = device.pool.threads, {some.action for some in ranges}
     lines = [x for some in ranges for x in (some.action, -(-some.nbytes // ALIGN_BYTES))]
     table = device.allocate(8 * (2 + len(lines)))
@@ -158,12 +163,12 @@ def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:
 
 
 class SurroundedBenches:
-    """Benches of kernels as the runs of one model meet them: constants rotated, an interlude before every run. Whether
-    constants come from memory or from a cache is the target's temperature.
+    """Makes benches that time kernels as the runs of one model find them: constants rotated, an interlude before every
+    run.
 
-    They share the memory that is read to evict other data, and that of the constants' copies: unless a bench is kept,
-    it may be used until the next one is made. `arena` is the memory in which inputs may be rewritten, beside the
-    caller's arrays.
+    All benches share the evicting block. They also share the block for copies of constants, so that making a bench
+    invalidates the one before, unless that was made with `is_kept`. Inputs are rewritten if they lie in `arena` or are
+    the caller's arrays.
     """
 
     def __init__(
@@ -173,7 +178,7 @@ class SurroundedBenches:
         self._touched_bytes = surroundings.touched_bytes
         self._is_cold, l3_bytes = target.is_cold, target.l3_bytes
         self._copies_bytes = rotation_bytes(l3_bytes) if target.is_cold else min(surroundings.touched_bytes, l3_bytes)
-        near_bytes = target.l2_bytes + target.l2_bytes // 4  # more than it holds: replacement is not strictly by age
+        near_bytes = target.l2_bytes + target.l2_bytes // 4  # more than the L2: replacement is not exactly LRU
         evicted_bytes = min(device.pool.threads * near_bytes, surroundings.touched_bytes)
         self._evicting = device.allocate(whole_lines(evicted_bytes))
 
@@ -182,7 +187,11 @@ class SurroundedBenches:
         return self._device.allocate(self._copies_bytes)
 
     def bench(self, call: BoundCall, constants: Sequence[int], is_kept: bool = False) -> Rotation:
-        """A bench of a call; `constants` are the indices of its arguments that are constants."""
+        """A bench of a call; `constants` are the indices of its arguments that are constants. With `is_kept` it has a
+        block of its own for their copies, and stays valid when other benches are made.
+
+        On a warm target, constants that are more than half of what the model touches are not rotated.
+        """
         own_bytes = self._bytes_of(call, constants)
         is_rotated = self._is_cold or 2 * own_bytes <= self._touched_bytes
         rotated = constants if is_rotated and not self._is_flushed(own_bytes) else ()
@@ -191,21 +200,24 @@ class SurroundedBenches:
         return Rotation(self._device, call, rotated, block, before, MOST_COPIES)
 
     def ranges(self, call: BoundCall, constants: Sequence[int]) -> list[LineRange]:
-        """What is done before every run of a call. Constants that it reads from other copies evict as well."""
+        """What an interlude does before every run of a call. The evicting block is shortened by the size of the call's
+        constants, since reading another copy of them evicts as well.
+        """
         own_bytes = self._bytes_of(call, constants)
         buffers, (code, code_bytes) = call.kernel.artifact.buffers, _code_of(call)
         flushed = constants if self._is_flushed(own_bytes) else ()
-        found = [LineRange(Action.FLUSH, call.arguments[k], buffers[k].nbytes) for k in flushed]
-        found.append(LineRange(Action.FLUSH, code, code_bytes))
+        ranges = [LineRange(Action.FLUSH, call.arguments[k], buffers[k].nbytes) for k in flushed]
+        ranges.append(LineRange(Action.FLUSH, code, code_bytes))
         if not self._is_cold:
-            found.append(LineRange(Action.READ, code, code_bytes))
-        found.append(LineRange(Action.READ, BufferPlace(self._evicting), max(0, self._evicting.nbytes - own_bytes)))
+            ranges.append(LineRange(Action.READ, code, code_bytes))
+        ranges.append(LineRange(Action.READ, BufferPlace(self._evicting), max(0, self._evicting.nbytes - own_bytes)))
         for buffer, place in zip(buffers, call.arguments):
             if buffer.scope is Scope.INPUT and self._is_rewritable(place):
-                found.append(LineRange(Action.REWRITE, place, buffer.nbytes))
-        return found
+                ranges.append(LineRange(Action.REWRITE, place, buffer.nbytes))
+        return ranges
 
     def _is_flushed(self, own_bytes: int) -> bool:
+        """Whether constants of this size are flushed: as many copies as are allowed would stay in the L3."""
         return self._is_cold and own_bytes * MOST_COPIES < self._copies_bytes
 
     @staticmethod
@@ -217,7 +229,7 @@ class SurroundedBenches:
 
 
 def _code_of(call: BoundCall) -> tuple[BufferPlace, int]:
-    """The machine code of a call's kernel, as memory."""
+    """The machine code of a call's kernel as a buffer, and its size in bytes."""
     assert isinstance(call.kernel, HostKernel)
     address, nbytes = call.kernel.code.section(ENTRY)
     code = np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)

@@ -1,16 +1,20 @@
-"""What the thread pool does about a thread that lost its CPU in the midst of a part, as LLVM IR text.
+"""How the thread pool rescues a thread that was preempted in the middle of its work, as LLVM IR text.
 
-Beside another program, the system now and then takes a thread's CPU for some milliseconds while the thread holds a
-part. All others then wait for that part, and fall asleep on CPUs of their own: the system moves the thread to one of
-them late, since its caches are warm where it stands. So a thread that has waited for most of its spinning time looks at
-the CPU time of those at work. One whose CPU time stands still is not running, and is moved to the CPU that the waiting
-thread is about to leave. Affinity masks stay as they were.
+The threads of the pool claim *parts* of a group's iterations, and a group ends when all claimed parts have been run. If
+another program preempts a thread that holds a part, for some milliseconds, all other threads wait for that part and
+fall asleep. Their CPUs are then idle, but the scheduler is slow to move the preempted thread to one of them, since its
+caches are warm where it was.
 
-`pool_ir` explains the protocol and has the control block; numbers between dollar signs are filled in there.
+So a thread that has waited for most of its spinning time reads the CPU-time clocks of the threads that hold work. A
+thread whose clock stands still is not running. It is moved to the CPU of the waiting thread, which is about to sleep.
+Affinity masks are the same afterwards.
+
+`pool_ir` explains the protocol and has the layout of the control block. It also replaces the names between dollar
+signs, which stand for offsets in the block and numbers of system calls.
 """
 
 RESCUE = """
-; Notes the number by which the system knows thread %t, where threads may be moved.
+; Stores the calling thread's Linux thread id in the seat of thread %t, if the pool may move threads (`spread`).
 define internal void @sign(ptr %block, i64 %t) nounwind {
   %spread.at = getelementptr i8, ptr %block, i64 $SPREAD$
   %spread = load i64, ptr %spread.at, align 8
@@ -27,7 +31,8 @@ done:
   ret void
 }
 
-; Moves a thread (0: the calling one) to a CPU, if its affinity mask allows that; the mask stays as it was.
+; Moves a thread (0: the calling one) to a CPU, if its affinity mask allows that: narrows the mask to that CPU, which
+; makes Linux migrate the thread, and restores the mask.
 define internal void @bring(i64 %tid, i64 %cpu) nounwind {
   %mask = alloca [16 x i64], align 8
   %one = alloca [16 x i64], align 8
@@ -60,7 +65,7 @@ done:
   ret void
 }
 
-; Moves the caller of a job to its CPU, if it has one and is elsewhere.
+; Moves the caller of a job to its CPU, `home`, if it has one and is on another.
 define internal void @settle(ptr %block) nounwind {
   %home.at = getelementptr i8, ptr %block, i64 $HOME$
   %home = load i64, ptr %home.at, align 8
@@ -81,8 +86,10 @@ done:
   ret void
 }
 
-; Waits for %word to change from %seen, for three quarters of %limit. Then looks at the threads at work, each for a
-; quarter, and moves the first that is not running to this CPU. Returns how long to spin before sleeping.
+; What waiting thread %t does before it sleeps. Spins for three quarters of %limit ticks. Then watches the CPU time of
+; each other thread at work, one by one, for a quarter of %limit each, and moves the first whose CPU time stands still to
+; this CPU. Stops when %word changes from %seen. Returns the ticks to go on spinning: %limit if the pool may not move
+; threads; 0 after a move, which leaves this CPU to the moved thread; else a quarter of %limit.
 define internal i64 @rescue(ptr %block, ptr %word, i32 %seen, i64 %t, i64 %threads, i64 %limit) nounwind {
   %spread.at = getelementptr i8, ptr %block, i64 $SPREAD$
   %spread = load i64, ptr %spread.at, align 8
@@ -113,7 +120,7 @@ other:
   %skipped = or i1 %is.idle, %is.unknown
   br i1 %skipped, label %next, label %watch
 watch:
-  %inverse = xor i32 %tid, -1  ; Linux's number of the clock of a thread's CPU time
+  %inverse = xor i32 %tid, -1  ; (~tid << 3) | 6: the clock id of a thread's CPU time in Linux
   %shifted = shl i32 %inverse, 3
   %clock.32 = or i32 %shifted, 6
   %clock = sext i32 %clock.32 to i64
@@ -128,7 +135,7 @@ look:
   %pull = and i1 %stands, %known
   br i1 %pull, label %claim, label %next
 claim:
-  %pulled.at = getelementptr i8, ptr %seat, i64 20
+  %pulled.at = getelementptr i8, ptr %seat, i64 20  ; of several waiting threads, one moves it, once in a group
   %pulled = atomicrmw xchg ptr %pulled.at, i32 %seen monotonic, align 4
   %late = icmp eq i32 %pulled, %seen
   br i1 %late, label %next, label %move

@@ -1,10 +1,13 @@
-"""Timing a kernel as a model meets it: every run reads its constants from another copy, after an interlude.
+"""Timing a kernel with its constants as far away as in a model: every run reads another copy of them.
 
-A kernel run repeatedly finds its constants in the near caches; in a model it finds them where a whole run of the model
-has left them. A rotation records one call for each of many copies, which together are as large as what the model reads
-and writes, or twice the last cache: before a copy is read again, the others have gone through the caches. What becomes
-of inputs, outputs and code is the matter of an interlude (`runtime.interlude`), which runs before every timed run;
-without one they stay near.
+A kernel that is run repeatedly finds its constants in the near caches (L1 and L2). In a model it finds them where a
+whole run of the model has left them. A rotation makes copies of the constants, as many as fit a block of memory, and
+records one call for each. Before a copy is read again, all others have gone through the caches. The block is at most as
+large as what the model touches where constants should come from a cache, and twice the last-level cache where they
+should come from memory.
+
+A rotation moves constants only. An interlude (`runtime.interlude`) does the same for inputs and code. It is optional;
+without it they stay in the near caches.
 """
 
 from __future__ import annotations
@@ -19,20 +22,24 @@ from stormdrop.target import ALIGN_BYTES, whole_lines
 MOST_COPIES = 2048
 """Each copy is a recorded call. Only small constants would need more copies, and their loads cost little."""
 MOST_BYTES = 1 << 30
+"""Of all copies together."""
 WARM_CALLS = 64
-"""Recorded calls where nothing is rotated."""
+"""The number of recorded calls where nothing is rotated: all are the same call."""
 
 
 def rotation_bytes(cache_bytes: int) -> int:
-    """The total size of copies that exceeds a cache of `cache_bytes`, up to `MOST_BYTES`."""
+    """The total size of copies that evict each other from a cache of `cache_bytes`: twice its size, at most
+    `MOST_BYTES`.
+    """
     return min(2 * cache_bytes, MOST_BYTES)
 
 
 class Rotation:
-    """A bench of one call, in which the arguments with indices `rotated`, if any, are another copy in every run.
+    """A bench of one call. The arguments with indices `rotated`, if any, are another copy in every run.
 
     The copies are made in `block`, or in a new block if `block` does not hold two copies. Reuse a block for the next
-    rotation: page faults cost more than copying. With an `interlude`, that call runs before every run, untimed.
+    rotation: page faults cost more than copying. If there is an `interlude`, this call runs before every run; its time
+    is not part of the run's.
     """
 
     def __init__(
@@ -63,7 +70,7 @@ class Rotation:
             calls.append(BoundCall(call.kernel, tuple(arguments)))
         self._stride = 1 if interlude is None else 2
         self.interlude_seconds = 0.0
-        """The mean of the interludes of the last `bench`: what a run costs besides its own time."""
+        """The mean time of an interlude in the last `bench`; 0 without one."""
         self._recording = device.record(calls)
         self._turn = 0
 
@@ -78,11 +85,12 @@ class Rotation:
         return runs
 
     def busy(self, repeats: int) -> Seconds:
-        """As `bench`, the seconds that threads were computing."""
+        """As `bench`, but the seconds for which threads were computing, the mean over the threads."""
         busy = np.concatenate([self._recording.account(1, calls).busy.ravel() for calls in self._turns(repeats)])
         return busy[self._stride - 1 :: self._stride]
 
     def _turns(self, repeats: int) -> Iterator[range]:
+        """Ranges of recorded calls that hold the next `repeats` runs; a range ends at the last copy."""
         while repeats:
             count = min(repeats, self._copies - self._turn)
             yield range(self._stride * self._turn, self._stride * (self._turn + count))

@@ -1,5 +1,5 @@
-"""What grouping needs to know of a kernel's phases (`runtime.grouping`): the memory that they touch, and estimates of
-their time on one thread and on all.
+"""Summaries of a kernel's phases, from which groups are made (`runtime.grouping`): the memory that a phase touches, and
+estimates of its time on one thread and on all threads.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ SUMMARY_FORM = {
     "loops": [SIZE],
     "touches": [(SIZE, bool, _PLACE, _PLACE, [_PLACE], Nullable((SIZE, SIZE, range(1, LARGEST + 1))))],
 }
-"""Of `PhaseSummary.to_json`, for `strict.conform`."""
+"""The form of `PhaseSummary.to_json`, which `strict.conform` checks."""
 
 
 LONG_BARRIERS = 10
-"""A phase whose arithmetic alone takes as long as so many barriers needs no estimate (1.5 ms): it is long."""
+"""A kernel of one phase is *long* if its arithmetic takes one thread more time than so many barriers. A long phase is
+never worth running on one thread, so the judge's estimate, which takes 1.5 ms to compute, is left out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """Of one phase of a call. `seconds` are estimated on all threads of the target, `alone` on one of them; of long
-    phases they are a lower bound.
+    """The summary of one phase of a call. `seconds` is the estimated time on all threads of the target, `alone` the
+    estimated seconds on one thread. For long phases (`LONG_BARRIERS`) both are lower bounds.
     """
 
     seconds: float
@@ -57,11 +59,13 @@ class PhaseSummary:
 
 
 def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -> tuple[PhaseSummary, ...]:
-    """Of the phases of a call of the program that a point of a sketch is lowered to."""
+    """The summaries of the phases that a call runs, those at load left out. `program` is the lowered `point` of
+    `sketch`.
+    """
     phases = [phase for phase in program.phases if not phase.at_load]
-    least = sketch.task.flops / (target.peak_gflops * 1e9)
-    if len(phases) == 1 and least > LONG_BARRIERS * target.barrier_seconds:
-        return (PhaseSummary(least / target.threads, least, touches_of(phases[0])),)
+    least_seconds = sketch.task.flops / (target.peak_gflops * 1e9)
+    if len(phases) == 1 and least_seconds > LONG_BARRIERS * target.barrier_seconds:
+        return (PhaseSummary(least_seconds / target.threads, least_seconds, touches_of(phases[0])),)
     values = sketch.values(point)
     structure = sketch.at(values)
     together, alone = (
@@ -71,9 +75,9 @@ def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -
 
 
 def _phase_seconds(assessment: CpuAssessment) -> dict[str, float]:
-    """By the stage that is the phase; stages computed inside it count as part of it."""
-    found: dict[str, float] = {}
+    """Estimated seconds by phase. A phase has the id of its outermost stage; stages computed inside that are added."""
+    seconds_by_phase: dict[str, float] = {}
     for cost, seconds in zip(assessment.costs, assessment.each_seconds):
         name = cost.stage.host or cost.stage.id
-        found[name] = found.get(name, 0.0) + float(seconds)
-    return found
+        seconds_by_phase[name] = seconds_by_phase.get(name, 0.0) + float(seconds)
+    return seconds_by_phase
