@@ -1,12 +1,12 @@
-"""Which CPUs the threads of a pool run on, and the NUMA nodes that these belong to, as Linux lists them.
+"""Which CPUs the threads of a pool run on, and the NUMA nodes of these CPUs, as Linux numbers both.
 
-    compact   a core for each thread, of one cache and one node as long as there are any: threads share what they read
-    spread    a core for each thread, of as many nodes and last-level caches as there are: most bandwidth
-    0-3,8     these CPUs, thread by thread; the caller's first
-    none      wherever the system puts them
+    compact   one NUMA node and one last-level cache after the other: threads share what they read
+    spread    all NUMA nodes and last-level caches in turn: most bandwidth
+    0-3,8     these CPUs, one for each thread, the caller's first
+    none      the system decides
 
-The second hyperthread of a core comes after the first ones of all cores: it adds nothing to kernels that keep the
-execution units busy.
+A *CPU* is a logical one, a hyperthread where cores have several. `compact` and `spread` give every core one thread
+before they give any core a second one: a second hyperthread adds nothing to kernels that keep the execution units busy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Affinity = str | tuple[int, ...]
 
 
 def affinity_of(value: object, name: str = "affinity") -> Affinity:
-    """What a user wrote. Raises UserError for anything else."""
+    """The affinity that a user gave as argument or variable `name`: a pattern, '0-3,8', or a sequence of integers.
+
+    Raises UserError for anything else, and for a CPU that is named twice.
+    """
     given: Any = value
     if isinstance(given, str):
         text = given.strip().lower()
@@ -53,71 +56,77 @@ def _is_natural(value: object) -> bool:
 
 
 def cpus_for(affinity: Affinity, threads: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """The CPU of each thread, thread 0 being the caller; none at all where they are the system's choice.
+    """The CPU of each thread, thread 0 being the caller; empty for 'none', where the system decides.
 
-    Raises UserError where this process may not use them, or has fewer than threads.
+    Raises UserError if the affinity names CPUs that this process may not use, or if there are fewer CPUs than threads.
     """
     if affinity == "none":
         return ()
     allowed = allowed_cpus()
-    told = ",".join(map(str, affinity)) if isinstance(affinity, tuple) else affinity
+    text = ",".join(map(str, affinity)) if isinstance(affinity, tuple) else affinity
     if isinstance(affinity, tuple):
         if len(affinity) < threads:
             raise UserError(
-                f"affinity={told} names {len(affinity)} of {threads} CPUs: name one for each thread, the caller's "
+                f"affinity={text} names {len(affinity)} of {threads} CPUs: name one for each thread, the caller's "
                 f"first, or give threads={len(affinity)}"
             )
         missing = [cpu for cpu in affinity[:threads] if cpu not in allowed]
         if missing:
             raise UserError(
-                f"affinity={told}: this process may not use CPU {missing[0]}; it may use {cpu_text(allowed)}"
+                f"affinity={text}: this process may not use CPU {missing[0]}; it may use {cpu_text(allowed)}"
             )
         return affinity[:threads]
     if len(allowed) < threads:
         raise UserError(
-            f"affinity={told} needs a CPU for each of {threads} threads, and this process may use {len(allowed)}: give "
+            f"affinity={text} needs a CPU for each of {threads} threads, and this process may use {len(allowed)}: give "
             f"threads={len(allowed)} or affinity='none'"
         )
     return _ordered(affinity, tuple(sorted(allowed)), root)[:threads]
 
 
 def allowed_cpus() -> set[int]:
-    """Those of the affinity mask."""
+    """The CPUs of this process's affinity mask; all CPUs on systems without such masks."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _ordered(pattern: str, cpus: tuple[int, ...], root: Path) -> tuple[int, ...]:
-    """All CPUs, in the order in which threads take them."""
+    """All of `cpus`, in the order in which threads take them. The sort key of a CPU:
+
+        compact   hyperthread of its core, node, last-level cache, core
+        spread    hyperthread of its core, cores seen before in its cache, rank of the cache in its node, node
+
+    A core, or a cache, is named by the lowest CPU that belongs to it.
+    """
     node_of = _node_by_cpu(root)
-    core_cpus: Counter[int] = Counter()
-    cache_cores: Counter[tuple[int, int]] = Counter()  # by node and last-level cache
-    node_caches: dict[int, list[int]] = {}
-    places: dict[int, tuple[int, ...]] = {}
+    core_cpus: Counter[int] = Counter()  # CPUs seen so far, by core
+    cache_cores: Counter[tuple[int, int]] = Counter()  # cores seen so far, by node and last-level cache
+    node_caches: dict[int, list[int]] = {}  # last-level caches seen so far, by node
+    sort_keys: dict[int, tuple[int, ...]] = {}
     for cpu in cpus:
         folder = root / "sys/devices/system/cpu" / f"cpu{cpu}"
         core = min(cpu_list(text_of(folder / "topology/thread_siblings_list")), default=cpu)
-        shared = min(cpu_list(text_of(folder / "cache/index3/shared_cpu_list")), default=0)
+        last_cache = min(cpu_list(text_of(folder / "cache/index3/shared_cpu_list")), default=0)
         node = node_of.get(cpu, 0)
         sibling = core_cpus[core]
         core_cpus[core] += 1
-        numbers = node_caches.setdefault(node, [])
-        if shared not in numbers:
-            numbers.append(shared)
+        caches = node_caches.setdefault(node, [])
+        if last_cache not in caches:
+            caches.append(last_cache)
         if pattern == "compact":
-            places[cpu] = sibling, node, shared, core
+            sort_keys[cpu] = sibling, node, last_cache, core
         else:
-            places[cpu] = sibling, cache_cores[node, shared], numbers.index(shared), node
-            cache_cores[node, shared] += sibling == 0
-    return tuple(sorted(cpus, key=lambda cpu: (*places[cpu], cpu)))
+            sort_keys[cpu] = sibling, cache_cores[node, last_cache], caches.index(last_cache), node
+            cache_cores[node, last_cache] += sibling == 0
+    return tuple(sorted(cpus, key=lambda cpu: (*sort_keys[cpu], cpu)))
 
 
 # ---- NUMA nodes ------------------------------------------------------------------------------------------------------
 
 
 def nodes_of(cpus: Iterable[int], root: Path = Path("/")) -> tuple[int, ...]:
-    """The NUMA nodes of some CPUs; none at all on a machine that has one node."""
+    """The NUMA nodes to which these CPUs belong; empty on a machine that has only one node."""
     node_of = _node_by_cpu(root)
     if len(set(node_of.values())) < 2:
         return ()
@@ -134,7 +143,7 @@ def _node_by_cpu(root: Path) -> dict[int, int]:
 
 
 def cpu_list(text: str) -> list[int]:
-    """'0-2,8' -> [0, 1, 2, 8]; empty for anything else."""
+    """'0-2,8' -> [0, 1, 2, 8]; empty for text that is no such list."""
     spans = [part.partition("-") for part in text.split(",") if part]
     try:
         ends = [(int(first), int(last or first)) for first, _, last in spans]

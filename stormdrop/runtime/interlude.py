@@ -10,7 +10,7 @@ it. An interlude is a kernel that runs before every timed run and leaves the cac
     read      On a warm target, the code is first read back as data. Then every thread reads its share of an evicting
               block, which replaces the contents of its near caches: of as many bytes as the model touches between two
               runs of the kernel, at most a little more than all L2s. Lines evicted so, the code among them, are then
-              found in the L3.
+              found in the last-level cache.
     rewrite   Thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
               that it has.
 

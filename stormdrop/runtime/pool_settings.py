@@ -1,4 +1,7 @@
-"""How the threads of a pool wait and where they run: arguments, else environment variables, else defaults."""
+"""Settings of a thread pool: how many threads it has, how they wait, and where they run.
+
+Each is an argument, else an environment variable, else a default (`docs/threads.md`).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,20 @@ from stormdrop.errors import UserError
 from stormdrop.runtime.cpus import Affinity, affinity_of, cpus_for
 from stormdrop.runtime.threads import available_cpus, thread_count
 
-# About what waking a sleeper costs. No sched_yield while spinning: threads that yield to each other can share one CPU
-# for a quarter of a second beside an idle one (measured: 14 µs a region instead of 0.2); those that sleep part sooner.
+# About what waking a sleeping thread costs. No sched_yield while spinning: threads that yield to each other can share
+# one CPU for a quarter of a second while another CPU is idle (measured: 14 µs a phase instead of 0.2). If they sleep,
+# the system separates them sooner.
 SPIN_MICROSECONDS = 30.0
-CROWDED_SPIN_MICROSECONDS = 2.0  # with more threads than CPUs a spinning thread keeps the one it waits for from running
+# The default with more threads than CPUs: a spinning thread may occupy the CPU that the thread it waits for needs.
+CROWDED_SPIN_MICROSECONDS = 2.0
 MOST_SPIN_MICROSECONDS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """`spin` is in microseconds, None for the default, which depends on how many CPUs there are for the threads."""
+    """`spin`: microseconds that a waiting thread spins before it sleeps. None stands for the default, which depends on
+    whether there are more threads than CPUs (`spin_seconds`).
+    """
 
     threads: int
     spin: float | None = None
@@ -36,7 +43,9 @@ class PoolSettings:
         *,
         environ: Mapping[str, str] = os.environ,
     ) -> PoolSettings:
-        """Raises UserError for values that have no meaning, in arguments or variables."""
+        """The settings from arguments; None: from the environment variable, or else the default. Raises UserError for
+        invalid values of either.
+        """
         count = thread_count(threads, environ=environ)
         if spin is not None:
             microseconds = _microseconds(spin, "spin")
@@ -50,9 +59,9 @@ class PoolSettings:
         return PoolSettings(count, microseconds, cpus)
 
     def cpus(self) -> tuple[int, ...]:
-        """The CPU of each thread, as this process may use them now; empty where they are the system's choice.
+        """The CPU of each thread, chosen from those that this process may use now; empty if the system decides.
 
-        A pool of one thread has no worker, and the caller goes where it likes. Raises UserError.
+        A pool of one thread has no workers to bind, and its caller is not moved: empty. Raises UserError as `cpus_for`.
         """
         return cpus_for(self.affinity, self.threads) if self.threads > 1 else ()
 
@@ -73,6 +82,6 @@ def _microseconds(value: Any, name: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= MOST_SPIN_MICROSECONDS:
-        told = f"0 (sleep at once) to {MOST_SPIN_MICROSECONDS:,.0f}; the default is {SPIN_MICROSECONDS:g}"
-        raise UserError(f"{name} is {value!r:.60}; give a number of microseconds, {told}")
+        accepted = f"0 (sleep at once) to {MOST_SPIN_MICROSECONDS:,.0f}; the default is {SPIN_MICROSECONDS:g}"
+        raise UserError(f"{name} is {value!r:.60}; give a number of microseconds, {accepted}")
     return number

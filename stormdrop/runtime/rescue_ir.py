@@ -87,7 +87,7 @@ done:
 }
 
 ; What waiting thread %t does before it sleeps. Spins for three quarters of %limit ticks. Then watches the CPU time of
-; each other thread at work, one by one, for a quarter of %limit each, and moves the first whose CPU time stands still to
+; each other thread at work, one by one, for a quarter of %limit each. Moves the first whose CPU time stands still to
 ; this CPU. Stops when %word changes from %seen. Returns the ticks to go on spinning: %limit if the pool may not move
 ; threads; 0 after a move, which leaves this CPU to the moved thread; else a quarter of %limit.
 define internal i64 @rescue(ptr %block, ptr %word, i32 %seen, i64 %t, i64 %threads, i64 %limit) nounwind {

@@ -1,15 +1,15 @@
-"""Memory of a call's results that later calls take again, once nobody holds the arrays in it.
+"""Memory for the output arrays of calls, reused by later calls once the arrays in it are garbage.
 
     memory = ResultMemory(model.outputs)
     arrays = memory.arrays()
 
-The allocator returns large blocks to the system when they are freed, more than 32 MB always and less where several are
-freed at once; the next call then pays a page fault for every 4 KiB that it writes (measured: four results of 4 MiB,
-1,010 faults a call). Here a block is kept, with room for two calls: a caller usually holds the last result while the
-next one is computed.
+Why: the allocator returns large blocks to the system when they are freed: always above 32 MB, and smaller ones where
+several are freed at once. The next call then pays a page fault for every 4 KiB that it writes (measured: four results
+of 4 MiB, 1,010 faults a call). Here up to two blocks are kept for each output, since a caller usually holds the last
+result while the next one is computed.
 
-A block is free when the reference kept here is the only one. Every array in it, and every view of such an array,
-refers to the block itself.
+A block is free if its only reference is the one in `ResultMemory`: the array in a block, and every view of that array,
+hold a reference to the block itself.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ LEAST_BYTES = 128 << 10
 
 
 class ResultMemory:
-    """Blocks for arrays as they are described. Any thread may call it."""
+    """Allocates one array for each description in `wanted`, again and again. Any thread may call its methods."""
 
     def __init__(self, wanted: Sequence[Described]) -> None:
         self._wanted = tuple(wanted)
+        # by size in bytes: how many blocks are kept, and the blocks, whoever holds them
         self._most = {nbytes: 2 * count for nbytes, count in Counter(t.nbytes for t in wanted).items()}
         self._blocks: dict[int, deque[Array]] = {n: deque() for n in self._most if n >= LEAST_BYTES}
 
     def arrays(self) -> list[Array]:
-        """New arrays of any content. Raises RunError where there is no memory."""
+        """Arrays that nobody else holds, with undefined contents. Raises RunError where there is no memory."""
         return [array_in(self._block(t), t) for t in self._wanted]
 
     def clear(self) -> None:
-        """Keep no block any longer."""
+        """Drop all blocks, and keep none from now on."""
         self._blocks = {}
 
     def _block(self, t: Described) -> Array:
@@ -48,12 +49,12 @@ class ResultMemory:
             return new_block(t)
         for _ in range(len(blocks)):
             try:
-                block = blocks.popleft()  # atomic: another thread has it, or this one
+                block = blocks.popleft()  # atomic: no two threads look at the same block
             except IndexError:
                 break
             is_free = sys.getrefcount(block) <= _UNSHARED
             blocks.append(block)
-            if is_free:  # the name here keeps others from taking it before its array does
+            if is_free:  # the local reference marks it as taken until an array refers to it
                 return block
         block = new_block(t)
         if len(blocks) < self._most[t.nbytes]:
@@ -62,7 +63,7 @@ class ResultMemory:
 
 
 def _count_unshared() -> int:
-    """What `sys.getrefcount` says of an array that one name refers to: interpreters count differently."""
+    """The `sys.getrefcount` of a block in `_block` that is free. Measured, since interpreters count differently."""
     blocks = deque([np.empty(0, np.uint8)])
     block = blocks.popleft()
     return sys.getrefcount(block)
