@@ -80,7 +80,9 @@ def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
 class StepRow:
     """Those words of the pool's step (`%step` in `pool_ir`) that the groups decide, for one phase of one call.
 
-    entry, buffers, scratch, scratch stride | `words` | prefetch address | `prefetch_words`
+        entry, buffers, scratch, scratch stride | `words` | prefetch address | `prefetch_words`
+
+    The other words are addresses, which whoever records the step fills in.
     """
 
     call: int

@@ -95,9 +95,9 @@ class PlacedPhase:
             if place is not None:
                 yield *place, touch
 
-    def iterations(self, group: int) -> tuple[Ints, Ints]:
-        """The range of the phase's iterations that each of a group's `group` iterations runs: begins and ends."""
-        edges = -(-np.arange(group + 1, dtype=np.int64) * self.extent // group)
+    def iterations(self, group_extent: int) -> tuple[Ints, Ints]:
+        """The range of the phase's iterations that each iteration of a group runs: begins and ends."""
+        edges = -(-np.arange(group_extent + 1, dtype=np.int64) * self.extent // group_extent)
         return edges[:-1], edges[1:]
 
 
@@ -184,7 +184,7 @@ class _Maker:
     groups: list[_Draft] = field(default_factory=list[_Draft])
     written_serially: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool])
     """By buffer key, whether the last group that wrote it was serial. Buffers without an entry are the model's inputs.
-    Thread 0, the caller's, runs serial groups: it has what they wrote, and the inputs, in its own caches.
+    Serial groups are thread 0's, the caller's, which has what they wrote, and the inputs, in its own caches.
     """
 
     def add(self, phase: PlacedPhase) -> None:
@@ -198,7 +198,10 @@ class _Maker:
     def _is_faster_alone(self, phase: PlacedPhase) -> bool:
         """Whether one thread is estimated to be at least as fast as all of them.
 
-        alone + bytes written by other threads / handover rate of one thread  <=  seconds + barrier
+            alone + bytes that other threads wrote / handover rate of one thread  <=  seconds + barrier
+
+        `handover_gbs` is the rate of all threads together. Of a buffer that a parallel group wrote, other threads wrote
+        all but a T-th.
         """
         threads, seconds = self.target.threads, phase.summary.alone
         for key, _, touch in phase.touched():
@@ -281,21 +284,23 @@ def _may_be_apart(a: PlacedPhase, b: PlacedPhase, offset: int, touch: Touch, oth
     return end <= other_last and other_end <= last
 
 
-def _is_local(a: PlacedPhase, b: PlacedPhase, group: int) -> bool:
-    """Whether two phases may run in a group of `group` iterations without a barrier: no iteration of the group touches
+def _is_local(a: PlacedPhase, b: PlacedPhase, group_extent: int) -> bool:
+    """Whether two phases may run in a group of so many iterations without a barrier: no iteration of the group touches
     bytes that another one writes.
 
     Sufficient condition, for every pair of `_shared`, in both directions, and i < j: the interval of one phase in
     iteration i ends at or before the begin of the other phase's interval in iteration j.
     """
     shared = list(_shared(a, b))
-    if not shared or group == 1:
+    if not shared or group_extent == 1:
         return True
-    if max(a.extent, b.extent, group) > MOST_ITERATIONS or not all(_may_be_apart(a, b, *pair) for pair in shared):
+    if max(a.extent, b.extent, group_extent) > MOST_ITERATIONS:
+        return False
+    if not all(_may_be_apart(a, b, *pair) for pair in shared):
         return False
     for offset, touch, other_offset, other in shared:
-        lows, highs = a.summary.memory.intervals(touch, *a.iterations(group))
-        other_lows, other_highs = b.summary.memory.intervals(other, *b.iterations(group))
+        lows, highs = a.summary.memory.intervals(touch, *a.iterations(group_extent))
+        other_lows, other_highs = b.summary.memory.intervals(other, *b.iterations(group_extent))
         for ends, is_some, begins, is_other in (
             (highs + offset, highs > lows, other_lows + other_offset, other_highs > other_lows),
             (other_highs + other_offset, other_highs > other_lows, lows + offset, highs > lows),

@@ -217,7 +217,7 @@ class SurroundedBenches:
         return ranges
 
     def _is_flushed(self, own_bytes: int) -> bool:
-        """Whether constants of this size are flushed: as many copies as are allowed would stay in the L3."""
+        """Whether constants of this size are flushed: `MOST_COPIES` of them are too small to evict each other."""
         return self._is_cold and own_bytes * MOST_COPIES < self._copies_bytes
 
     @staticmethod
