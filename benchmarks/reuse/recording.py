@@ -278,8 +278,8 @@ class Recorder:
     def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
         """The timed candidates as records, as if a search from donors had measured them.
 
-        Their seconds are the ratio times the default's seconds in the search from nothing, so that they compare with its
-        trials.
+        Their seconds are the ratio times the default's seconds in the search from nothing, so that they compare with
+        its trials.
         """
         task, target = self._tasks[recipient.id], self.target_of(recipient)
         found: list[Record] = []

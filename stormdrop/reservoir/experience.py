@@ -5,7 +5,8 @@
     margin     the predicted gain from which a re-fitted donor is taken unmeasured; without one, none is taken
 
 `stormdrop.reservoir.learning` writes the file beside the store when tuning ends; `compile` only reads it. The trees
-become stale when the machine's calibration, the features or a rule changes: they are then ignored. Donors stay usable.
+become stale when the machine's calibration, the features or a rule changes: reading the file then gives the donors
+alone.
 A portfolio (`stormdrop.reservoir.portfolio`) is the same kind of file, with few donors of each class.
 """
 
