@@ -1,4 +1,4 @@
-"""What schedules of other models are worth: recorded once, computed often.
+"""What reusing schedules of other models gains: measured once into a table, from which all figures are computed.
 
     python -m benchmarks.reuse record                          # ten models on all threads of this machine, resumable
     python -m benchmarks.reuse record --isa avx2               # the same with narrower vectors, into another table
@@ -13,8 +13,9 @@
     python -m benchmarks.reuse zero                            # schedules that are taken unmeasured
     python -m benchmarks.reuse all --table                     # every stored table, as docs/figures.md has them
 
-A table is benchmarks/results/reuse-CPU-ISA-THREADS.jsonl. Beside it, .sqlite holds the trials of its searches, from
-which cost models of held-out models learn; the figures do not need it. Recording takes the machine for itself.
+A table is benchmarks/results/reuse-CPU-ISA-THREADS.jsonl. The file beside it that ends in .sqlite is a store with the
+trials of the searches. Cost models learn from it where a model is held out; the figures do not need it. Recording needs
+an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def say(text: str) -> None:
 
 
 def target_for(given: argparse.Namespace) -> Cpu:
-    """With nominal rates and coefficients: what tables say does not depend on what was measured here before."""
+    """The target with nominal rates and coefficients: tables do not depend on how this machine was calibrated."""
     target = nominal(given.threads)
     return target if given.isa is None else target.with_isa(given.isa)
 
@@ -86,8 +87,8 @@ def record(given: argparse.Namespace, path: Path) -> None:
         measurers = measurers_for(target, networks, stack)
         recorder = Recorder(TableFile(path), networks, target, measurers, budgets, trials, say)
         expected = expected_seconds(recorder.table, recorder.recipients, budgets, passes)
-        told = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in expected.items())
-        say(f"{len(recorder.recipients)} tasks; minutes to expect: {told}; in all {sum(expected.values()) / 60:.0f}")
+        minutes = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in expected.items())
+        say(f"{len(recorder.recipients)} tasks; minutes to expect: {minutes}; in all {sum(expected.values()) / 60:.0f}")
         if given.dry_run:
             return
         for name in passes:

@@ -1,4 +1,4 @@
-"""How much is spent on a table, and how long recording what is missing will take."""
+"""The budget of each search, and the time that recording the missing rows of a table will take."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from benchmarks.reuse.table import Recipient, SearchKind, Table
 Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
 SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
-"""Seconds to expect: of a search's final duel and proof, of a recipient's duel, of one donor's candidates, of a search
-from donors alone, of a choice, of a model."""
+"""Expected seconds, in this order: of a search's final duel and proof, of a recipient's duel, of timing one donor's
+candidates, of a search from donors alone, of timing one unmeasured choice, of timing one whole model."""
 LONG_RATE = 30.0
-"""Trials in a second."""
+"""Trials in a second of a search that is limited by trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Of one search. `gain_seconds`: of those that are compared on tasks with something to gain."""
+    """The limits of one search of each kind. `seconds`, `trials`: of the first search from nothing. `gain_seconds`: of
+    the searches with and without reuse that are compared, on tasks with something to gain.
+    """
 
     seconds: float | None = 5.0
     trials: int | None = None
     gain_seconds: float | None = 15.0
     long_trials: int = 2000
     donors: int = 4
-    """Of each model: the nearest so many of its tasks give to a recipient."""
+    """From each model, the winners of this many tasks are re-fitted to a recipient: those nearest to it."""
 
     def of(self, kind: SearchKind) -> tuple[float | None, int | None]:
         """Seconds and trials; neither: the search ends by itself."""
@@ -44,7 +46,9 @@ class Budgets:
 def expected_seconds(
     table: Table, recipients: Sequence[Recipient], budgets: Budgets, passes: Iterable[Pass]
 ) -> dict[Pass, float]:
-    """Of each pass, of what is left to do. Until it is known, a fifth of the tasks is taken to have a gain."""
+    """Seconds that the rows still missing take, by pass. A fifth of the tasks without a duel is assumed to have
+    something to gain.
+    """
     n = max(1, len(recipients))
     left: dict[SearchKind, int] = {
         kind: sum((r.id, kind) not in table.searches for r in recipients) for kind in get_args(SearchKind)

@@ -1,8 +1,8 @@
 """Figures of reuse: arithmetic on a recorded table, without measuring anything.
 
-Of a model, `speed` is the time of its recorded tasks by default over their time with other schedules; tasks below 1 %
-of the model's time are not recorded and left out of both. What is chosen by measuring is chosen by one half of a
-candidate's timings and judged by the other.
+The `speed` of a model is the time of its recorded tasks with default schedules over their time with other schedules.
+Tasks with a small share of the model's time (`--share` of recording) are left out of both. Where the fastest of several
+measured candidates is chosen, one half of the timings chooses and the other half judges.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from benchmarks.reuse.table import DonorLink, ModelWorth, Recipient, SearchKind,
 from stormdrop.search.reuse import MOST_DONORS
 
 NEAR = 1.02
-"""A search is there when it is within 2 % of the best known."""
+"""A search has reached the best known when it takes at most this many times as long."""
 LEAST_GAINING = 20
 """With fewer tasks that have something to gain, nothing is claimed."""
 EARLY = 0.05
-"""Of the time of a long search."""
+"""`Gain.saved` looks at searches after this share of the time of the long search."""
 BEHIND = 0.01
-"""What a task may be slower than its default by noise."""
+"""A task is behind its default if it is slower by more than this share; less is noise."""
 CLEARLY = 0.98
 """A candidate must take less than this share of the default's time in one half of its timings to be chosen."""
 
@@ -32,14 +32,14 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def speed(table: Table, model: str, ratio_of: Callable[[Recipient], float]) -> float:
-    """Of a model's recorded tasks, each at a ratio to its default's time."""
+    """The speed of a model whose recorded tasks take `ratio_of` times as long as with their defaults."""
     found = table.of_model(model)
     whole = sum(table.weight(r, model) for r in found)
     return whole / sum(table.weight(r, model) * ratio_of(r) for r in found)
 
 
 def best_ratio(table: Table, recipient: Recipient) -> float:
-    """Of the best known schedule; 1 is the default's."""
+    """The ratio of the best known schedule; 1 where that is the default."""
     best = table.best.get(recipient.id)
     return 1.0 if best is None else min(1.0, best.ratio)
 
@@ -49,7 +49,7 @@ def best_ratio(table: Table, recipient: Recipient) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TaskValue:
-    """Best known against default. `share`: of the time of the recorded tasks of the model that it weighs most in."""
+    """A task's best known schedule against its default. `share`: its largest share of any model's recorded time."""
 
     recipient: Recipient
     default_seconds: float
@@ -60,12 +60,15 @@ class TaskValue:
 
 @dataclass(frozen=True, slots=True)
 class ModelValue:
+    """A model with the best known schedules against defaults. `gaining`: its tasks with something to gain."""
+
     model: str
     tasks: int
     gaining: int
     speed: float
-    """Of its tasks, each timed alone."""
+    """From its tasks, each timed alone."""
     worth: ModelWorth | None
+    """The model timed as a whole; None where it was not."""
 
 
 def task_values(table: Table) -> list[TaskValue]:
@@ -99,9 +102,9 @@ def model_values(table: Table) -> list[ModelValue]:
 
 
 def reused_ratio(table: Table, recipient: Recipient, donors: Collection[str], most: int | None = None) -> float:
-    """The fastest of the default and what these donors give, with `most` only the nearest so many of them.
+    """The ratio of the fastest among the default and the candidates of these donors; with `most`, of the nearest ones.
 
-    Chosen by one half of the timings and judged by the other, both ways round.
+    One half of the timings chooses and the other judges; the mean of both ways round.
     """
     links = [link for link in table.links.get(recipient.id, ()) if link.donor in donors]
     links = sorted(links, key=lambda link: link.order)[:most]
@@ -114,7 +117,7 @@ def reused_ratio(table: Table, recipient: Recipient, donors: Collection[str], mo
 
 
 def pool_speed(table: Table, model: str, pool: Collection[str], most: int | None = None) -> float:
-    """Of a model that may take from all models of a pool."""
+    """The speed of a model that may take donors from all models of a pool."""
 
     def ratio_of(recipient: Recipient) -> float:
         donors = {id for donor in pool for id in donors_in(table, donor, recipient, model)}
@@ -124,13 +127,15 @@ def pool_speed(table: Table, model: str, pool: Collection[str], most: int | None
 
 
 def others(table: Table, model: str) -> list[str]:
-    """Models that are not of its family: what it may take from where it is held out."""
+    """Models of other families: those that it may take donors from where it is held out."""
     return [m for m in table.model_names if family_of(m) != family_of(model) and table.of_model(m)]
 
 
 def expected_gain(table: Table, model: str, donor: str) -> float:
-    """What a donor model is expected to save of a model's time, before anything of the model is measured: for each task
-    the gain of the donor's nearest winner at home, halved with every unit of distance and for another epilogue.
+    """The share of a model's time that a donor model is expected to save, before anything of the model is measured.
+
+    A winner is expected to save of a task what it saved of its own task, halved for every unit of distance, and once
+    more for another epilogue. The donor model's best winner counts.
     """
     total = saved = 0.0
     for recipient in table.of_model(model):
@@ -148,8 +153,8 @@ def _expected(table: Table, link: DonorLink) -> float:
 
 
 def shared_classes(table: Table, model: str, donor: str) -> float:
-    """The choice of `stormdrop store donors` and of the transfer-tuning paper: Σ over classes of P · √W, P the class's
-    share of the time and W the number of the donor model's winners of the class.
+    """Σ P · √W over classes, P a class's share of the model's time and W the number of the donor model's winners in the
+    class: by this, `stormdrop store donors` and the transfer-tuning paper choose a donor model.
     """
     weights: dict[str, float] = {}
     donors: dict[str, set[str]] = {}
@@ -164,18 +169,20 @@ def shared_classes(table: Table, model: str, donor: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Speeds over the default. `by_donor[target][donor]`: from one donor model; a model's own are its siblings'."""
+    """Speeds over the default, by model. `by_donor[model][donor]`: with donors from one model alone; where both are the
+    same, with its other tasks as donors.
+    """
 
     models: Sequence[str]
     by_donor: Mapping[str, Mapping[str, float]]
     chosen: Mapping[str, str]
-    """By `expected_gain`, of the models outside of the family; empty where there is none."""
+    """The donor model with the largest `expected_gain`, of another family; empty where there is none."""
     chosen_by_classes: Mapping[str, str]
-    """By `shared_classes`."""
+    """The same by `shared_classes`."""
     all_donors: Mapping[str, float]
-    """From all models outside of the family, every candidate measured."""
+    """With donors from all models of other families, every candidate measured."""
     nearest: Mapping[str, float]
-    """The same with the candidates of the nearest donors only."""
+    """The same, with the candidates of each task's nearest donors alone."""
     best: Mapping[str, float]
 
 
@@ -195,7 +202,10 @@ def matrix(table: Table) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class PoolPoint:
-    """Geometric means over models, each with the so many donor models that are expected to help most."""
+    """Geometric means of speeds over models. Each takes donors from the `size` models with the largest `expected_gain`.
+
+    `nearest`: with the candidates of each task's nearest donors alone.
+    """
 
     size: int
     speed: float
@@ -203,7 +213,9 @@ class PoolPoint:
 
 
 def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
-    """Models of the family are never in a pool. Ends where no model has more donors."""
+    """Speeds by the size of the pool, up to `most` or until no model has more donor models. Pools never contain models
+    of the same family.
+    """
     models = [m for m in table.model_names if table.of_model(m) and others(table, m)]
     ranked = {m: sorted(others(table, m), key=lambda d: -expected_gain(table, m, d)) for m in models}
     sizes = range(1, 1 + min(most, max((len(r) for r in ranked.values()), default=0)))
@@ -221,17 +233,18 @@ def pool_curve(table: Table, most: int = 10) -> list[PoolPoint]:
 
 
 def gain_tasks(table: Table) -> list[Recipient]:
-    """Fixed by the duels before anything was reused: the best known was faster than the default by 5 % or more."""
+    """The tasks with something to gain (`Table.has_gain`)."""
     return [r for r in table.recipients.values() if table.has_gain(r)]
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Of the tasks with something to gain. Without enough of them (`is_claim`), nothing is claimed.
+    """Searches with reuse against searches from nothing, on tasks with something to gain. With too few of these tasks
+    (`is_claim`), nothing is claimed.
 
-    `reached`: seconds until within 2 % of the best known, by kind of search, for each task; a search that never got
-    there counts as the whole budget, that of the search from nothing. `saved`: what a search with reuse saved after 5 %
-    of the time of the long search, as a share of what that saved in the end.
+    `reached`: by kind of search and for each task, the seconds until within 2 % of the best known; a search that never
+    gets there counts with the whole time of the search from nothing. `saved`: the seconds of model time that searches
+    with reuse save after 5 % of the long search's time, as a share of what long searches save in the end.
     """
 
     tasks: int
@@ -241,7 +254,8 @@ class Gain:
     long_tasks: int
     others: int
     behind: Sequence[tuple[Recipient, float]]
-    """Other tasks that search from donors left behind the default by more than 1 %, with their ratios."""
+    """Of the `others`, tasks without something to gain: those that a search from donors left slower than their defaults
+    by more than 1 %, with their ratios."""
 
     @property
     def is_claim(self) -> bool:
@@ -271,7 +285,7 @@ def gain(table: Table) -> Gain:
 
 
 def _saved(table: Table, tasks: Sequence[Recipient], kind: SearchKind) -> float:
-    """Σ seconds saved early with reuse / Σ seconds that long searches saved in the end, over all calls."""
+    """Σ seconds saved early with reuse / Σ seconds that long searches save in the end, over all calls in all models."""
     early = late = 0.0
     for recipient in tasks:
         long, seconds = table.searches[recipient.id, "long"], table.default_seconds[recipient.id]
@@ -286,23 +300,23 @@ def _saved(table: Table, tasks: Sequence[Recipient], kind: SearchKind) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ZeroResult:
-    """Of a held-out model: speed over the default with schedules that were taken unmeasured, and the best known's."""
+    """The speed of a held-out model with the schedules that it takes unmeasured; `best`: with the best known ones."""
 
     model: str
     speed: float
     best: float
     taken: int
-    """Tasks that got another schedule than their default, of so many."""
+    """Tasks, out of `tasks`, that take another schedule than their default."""
     tasks: int
 
     @property
     def share(self) -> float | None:
-        """Of the gain of the best known; None where that is too little to divide by."""
+        """The time saved, as a share of what the best known schedules save; None where these save next to nothing."""
         return (1 - 1 / self.speed) / (1 - 1 / self.best) if self.best > 1 + BEHIND else None
 
 
 def zero(table: Table) -> list[ZeroResult]:
-    """Of models all of whose recorded tasks were decided."""
+    """The results of the models all of whose recorded tasks have a row `unmeasured`."""
     found: list[ZeroResult] = []
     for model in table.model_names:
         tasks = table.of_model(model)

@@ -1,7 +1,7 @@
-"""Stores that hold what may be known of other models while some are held out.
+"""Stores for held-out recipients: the trials of other models, without anything that would leak.
 
-Neither donors nor rows for the cost model may come from the tasks of a held-out model, nor from models of its family.
-The coefficients of the estimate are nominal throughout: nothing is fitted.
+Neither donors nor rows for the cost model may come from the tasks of a held-out model or of another model of its
+family. The coefficients of the estimate are nominal throughout: nothing is fitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stormdrop.target.machine import Target
 
 
 def keep_trials(trials: Store, own: Store, task: Task, target: Target, model: str) -> None:
-    """Copy what one search measured and decided, unless it is there already."""
+    """Copy what one search measured and decided from its store, `own`, into `trials`, unless it is there already."""
     if not trials.known(task, target):
         _copy(own, trials, task, target, lambda record: replace(record, model=model))
 
@@ -34,10 +34,11 @@ def _copy(source: Store, to: Store, task: Task, target: Target, changed: Callabl
 
 
 class HeldOutStores:
-    """For each recipient a store in memory that begins with what may be known; what a search adds is forgotten.
+    """For each recipient a store in memory with all that may be known where its models are held out. What a search adds
+    to it is forgotten.
 
-    `trials` holds the trials of searches from nothing; of recipients that it does not know, the table's winner is all
-    that is known.
+    `trials` holds the trials of searches from nothing. For a task that is not in it, the store gets the winner in the
+    table alone.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class HeldOutStores:
         return Store(copy_of(path))
 
     def _add(self, store: Store, recipient: Recipient, donors: Collection[str]) -> None:
-        """What is known of a task, without candidates that come from donors which are held out."""
+        """Add what is known of a task, without candidates that were re-fitted from held-out donors."""
         search = self._table.searches.get((recipient.id, "nothing"))
         if search is None or recipient.id not in self._tasks:
             return

@@ -1,4 +1,4 @@
-"""The models of a table: which of their tasks are recorded, and what the best known schedules are worth in them."""
+"""The models of a table: which of their tasks are recorded, and their time with the best known schedules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
 
 RACE_SECONDS = 2.0
-"""Of each side, where a model is timed."""
+"""Seconds for which a model is timed, with the best known schedules and with defaults each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Network:
     is_cold: bool
     tasks: tuple[tuple[Task, int], ...]
     surroundings: Surroundings | None = None
-    """In which its tasks are timed, as when it is tuned; None: kernels are run again and again."""
+    """The surroundings in which its tasks are timed, as when it is tuned; None: a kernel's runs follow each other."""
 
 
 def partition_of(name: str) -> Partition:
@@ -40,7 +40,7 @@ def partition_of(name: str) -> Partition:
 
 
 def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
-    """With the tasks that take at least this share of the model's estimated time."""
+    """The network of a model, with the tasks that take at least `share` of its estimated time."""
     own = suited(target, parts)
     seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
     least = share * sum(seconds.values())
@@ -49,8 +49,8 @@ def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Networ
 
 
 def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) -> dict[bool, Measures]:
-    """One for each temperature that is needed, with the surroundings of the largest model, as if all were tuned at
-    once.
+    """A measurer for each temperature that the networks need, with the surroundings of the largest model, as if all
+    were tuned at once.
     """
     found: dict[bool, Measures] = {}
     for is_cold in sorted({n.is_cold for n in networks}):
@@ -62,8 +62,8 @@ def measurers_for(target: Cpu, networks: Sequence[Network], stack: ExitStack) ->
 
 
 def worth_in_model(name: str, target: Cpu, table: Table) -> ModelWorth:
-    """A model with the best known schedules against itself with defaults, as tuning ends: timed in turns, kernels that
-    make it slower reverted.
+    """A model with the best known schedules against the same with defaults, decided as at the end of tuning: timed in
+    turns, and kernels that make the model slower are reverted.
     """
     parts = partition_of(name)
     own = suited(target, parts)

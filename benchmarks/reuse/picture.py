@@ -1,4 +1,4 @@
-"""The matrix of donors and the curve of pools, drawn by matplotlib."""
+"""Speeds by donor model, and by the size of a pool of donor models, drawn by matplotlib."""
 
 from __future__ import annotations
 

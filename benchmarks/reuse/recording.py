@@ -1,14 +1,14 @@
-"""The passes that measure. Each leaves out what the table already has.
+"""The passes that measure. Each skips what the table already has. Kinds of search are those of `table.SearchKind`.
 
-    winners   every recipient is searched from nothing
+    winners   `nothing`: every recipient is searched without donors
     donors    winners of other recipients are re-fitted and timed in turns; the best known duels the default
-    reuse     every recipient is searched from donors alone, its models held out; tasks with something to gain also
-              from donors and then as from nothing, and once more from nothing, with the same budget
-    zero      every recipient gets the schedule that compiling would take unmeasured, its models held out
-    long      tasks with something to gain are searched from nothing with many trials
-    model     every model with the best known schedules against defaults, in turns
+    reuse     `only`: every recipient is searched from donors, with its models held out; tasks with something to gain
+              are also searched as `seed` and, for comparison, as `again`
+    zero      every recipient takes what compiling would take unmeasured, with its models held out; this is timed
+    long      `long`: tasks with something to gain are searched without donors, with many trials
+    model     every model with the best known schedules against the same with defaults, in turns
 
-Rates and coefficients of the estimate are nominal, whatever was measured of this machine before.
+Rates and coefficients of the estimate are nominal, however this machine was calibrated.
 """
 
 from __future__ import annotations
@@ -47,32 +47,34 @@ from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
 DONOR_LOADS, DONOR_ROUNDS = 2, 2
+"""`loads` and `rounds` of `in_turns`, for re-fitted donors."""
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
+"""The same for the improvements of a search, and for the choice among a duel's finalists."""
 DUEL_LOADS = 12
 FINALISTS = 4
 CURVE_POINTS = 10
 """Improvements of a search that are timed again."""
 BETTER = 0.99
-"""A winner duels the default if it seems to take less than this share of the best known's time."""
+"""There is another duel if some candidate seems to take less than this share of the best known's time."""
 
 
 def commit() -> str:
     """The commit of the checkout; empty where there is none."""
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=True,
         )
-        return told.stdout.strip()
+        return completed.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
 
 class Recorder:
-    """Fills a table. `measurers` are those of the target's two temperatures, by `is_cold`."""
+    """Measures and appends the rows of a table. `measurers`: one for each temperature, by `is_cold`."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Recorder:
         self.recipients = [r for r in self.table.recipients.values() if r.id in self._tasks]
 
     def _note(self, networks: Sequence[Network]) -> None:
-        """Add recipients that the table does not have, and models that share those that it has."""
+        """Append recipients that the table lacks, and anew those that further models call."""
         calls: dict[str, dict[str, int]] = {}
         for network in networks:
             for task, count in network.tasks:
@@ -135,11 +137,11 @@ class Recorder:
         for number, recipient in enumerate(recipients, 1):
             began = self._clock()
             try:
-                told = do(recipient)
+                outcome = do(recipient)
             except StormdropError as error:  # one task that cannot be timed does not end the recording
-                told = f"failed: {error}"
+                outcome = f"failed: {error}"
             spent = self._clock() - began
-            self._say(f"{what} {number}/{len(recipients)}: {recipient.id} {recipient.name}: {told} ({spent:.1f} s)")
+            self._say(f"{what} {number}/{len(recipients)}: {recipient.id} {recipient.name}: {outcome} ({spent:.1f} s)")
 
     # ---- searches --------------------------------------------------------------------------------------------------
 
@@ -223,7 +225,7 @@ class Recorder:
         self.duels()
 
     def _fresh_donors(self, recipient: Recipient, searched: Sequence[Recipient]) -> list[Recipient]:
-        """Of each model the nearest few, and the nearest of all; without those that were timed before."""
+        """The donors to time: the nearest few of each model and the nearest of all, without those timed before."""
         others = [d for d in searched if d.digest != recipient.digest]
         kin = {d.id: (*found.order, d.id) for d in others if (found := self._kin(d, recipient)) is not None}
         near = sorted((d for d in others if d.id in kin), key=lambda d: kin[d.id])
@@ -263,7 +265,7 @@ class Recorder:
                 "donors": links,
                 "ratios": {mark: [r.first, r.second] for mark, r in ratios.items()},
                 "default_seconds": turns.default_seconds,
-                "failures": [told[:200] for told in turns.failures.values()],
+                "failures": [message[:200] for message in turns.failures.values()],
                 "empty": sum(not each for each in found.values()),
             }
         )
@@ -274,7 +276,11 @@ class Recorder:
         return f"{len(donors)} donors, {len(schedules)} candidates{failed}, the best {1 / best:.3f}"
 
     def _donated(self, recipient: Recipient, schedules: Iterable[Schedule], turns: Turns) -> list[Record]:
-        """What was timed, as a search that begins from donors would have kept it: beside the default's trial."""
+        """The timed candidates as records, as if a search from donors had measured them.
+
+        Their seconds are the ratio times the default's seconds in the search from nothing, so that they compare with
+        its trials.
+        """
         task, target = self._tasks[recipient.id], self.target_of(recipient)
         found: list[Record] = []
         base = self._default_trial(recipient) or turns.default_seconds
@@ -288,7 +294,7 @@ class Recorder:
         return found
 
     def _default_trial(self, recipient: Recipient) -> float | None:
-        """Seconds of the default in the search from nothing."""
+        """Seconds of the default's fastest run in the search from nothing; None where it was not timed there."""
         if self._trials is None:
             return None
         records = self._trials.trials(self._tasks[recipient.id], self.target_of(recipient))
@@ -296,12 +302,12 @@ class Recorder:
         return next((r.floor for r in results if isinstance(r, Timing)), None)
 
     def duels(self) -> None:
-        """The best known of every recipient against its default, where something better may be known now."""
+        """A duel of the best known with the default, for every recipient that may have a better candidate by now."""
         todo = [r for r in self.recipients if self._challengers(r) is not None]
         self._each("duel", todo, self._duel)
 
     def _challengers(self, recipient: Recipient) -> dict[str, float] | None:
-        """Marks of candidates with their ratios, the best first; None where no duel is needed."""
+        """The marks and ratios of the best few candidates, the best first; None where no duel is needed."""
         searches = [s for (id, _), s in self.table.searches.items() if id == recipient.id]
         if not searches:
             return None
@@ -341,7 +347,7 @@ class Recorder:
         return f"{1 / ratio:.3f} times the default's speed"
 
     def _schedules(self, recipient: Recipient, marks: Iterable[str]) -> dict[Schedule, str]:
-        """Candidates by their marks, with where they come from: searches, and donors that are re-fitted again."""
+        """The schedules with these marks, and their origins: winners of searches, and donors re-fitted once more."""
         wanted = set(marks)
         found: dict[Schedule, str] = {}
         for (id, kind), search in self.table.searches.items():
@@ -391,7 +397,7 @@ class Recorder:
 
 
 def spread(bests: Sequence[tuple[float, int, Schedule]], most: int) -> list[tuple[float, int, Schedule]]:
-    """At most so many of a search's improvements: the first, the last, and others evenly by their number."""
+    """At most `most` of a search's improvements: the first, the last, and others evenly between them."""
     if len(bests) <= most:
         return list(bests)
     chosen = np.unique(np.linspace(0, len(bests) - 1, most).round().astype(int))

@@ -3,12 +3,12 @@
     recipient   a task to be scheduled, at a temperature: its keys, and how often each recorded model calls it
     search      one search for a recipient: its curve, every improvement timed again in turns with the default
     donors      the re-fitted winners of other tasks, timed in turns with the recipient's default
-    duel        the best schedule that is known of a recipient against its default, measured anew
-    unmeasured  the schedule that a recipient gets without measuring, its models held out, timed afterwards
+    duel        the best known schedule of a recipient against its default, measured anew
+    unmeasured  the schedule that a recipient takes unmeasured where its models are held out, timed afterwards
     model       a whole model with the best known schedules against the same with defaults, in turns
 
-Times are ratios to the default schedule of the same turns; below 1 is faster. A table is appended to, and never
-rewritten: whoever is killed loses the row in flight, and the next run measures only what is missing.
+Times are ratios to the default schedule, timed in the same turns; below 1 is faster. A table is only appended to: a
+process that is killed loses the row it was measuring, and the next run measures only what is missing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,25 @@ from stormdrop.target.cpu import Cpu
 
 RESULTS = Path(__file__).parents[1] / "results"
 GAIN = 0.05
-"""A task has something to gain where its best known schedule is so much faster than the default."""
+"""A task has something to gain where its best known schedule is faster than the default by this share."""
 FAMILIES = {"googlenet": "inception"}
-"""Of models whose names do not say it."""
+"""The families of models whose names do not begin with the family's."""
 Row = dict[str, Any]
 SearchKind = Literal["nothing", "only", "seed", "again", "long"]
-"""From nothing; from donors with a short descent; from donors, then as from nothing; from nothing once more, with
-another seed and more time; from nothing with many trials."""
+"""What a search begins from, and its budget:
+
+    nothing   no donors
+    only      donors, then a short coordinate descent
+    seed      donors, then a whole search
+    again     no donors, with another seed and the budget of `seed`: what `only` and `seed` are compared with
+    long      no donors, many trials
+"""
 
 
 def family_of(model: str) -> str:
-    """Models that vary one architecture: resnet18 to resnet152, vgg11 to vgg19. By the letters of the name."""
+    """The family of a model: variations of one architecture, as resnet18 to resnet152. By the letters that its name
+    begins with.
+    """
     letters = re.match(r"[a-z]+(?:3d)?", model)
     return FAMILIES.get(model, letters[0] if letters else model)
 
@@ -65,7 +73,7 @@ def recipient_id(digest: str, is_cold: bool) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All whole lines; what a killed process began to write is left out."""
+    """The rows of all complete lines; a line that a killed process left incomplete is ignored."""
     if not path.exists():
         return []
     whole, _, _ = path.read_text().rpartition("\n")
@@ -76,7 +84,7 @@ class TableFile:
     """A table to append to."""
 
     def __init__(self, path: Path) -> None:
-        """A line that was broken off is removed."""
+        """Removes an incomplete last line."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self.rows = path, read_rows(path)
         if path.exists():
@@ -85,7 +93,7 @@ class TableFile:
                 os.truncate(path, whole)
 
     def append(self, row: Row) -> None:
-        """When this returns, the row is in the file, whoever is killed afterwards."""
+        """When this returns, the row is on disk."""
         with self.path.open("a") as file:
             file.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
             file.flush()
@@ -110,7 +118,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A schedule that a search held for the best after so many seconds; `ratio` is that of its timing afterwards."""
+    """The best schedule of a search after some seconds and trials; `ratio` was timed after the search."""
 
     seconds: float
     trial: int
@@ -119,19 +127,19 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`curve` begins with the first candidate that was timed; `ratio` is the winner's, timed afterwards."""
+    """One search. `curve` begins with the first candidate that it timed; `ratio` is the winner's, timed afterwards."""
 
     kind: SearchKind
     curve: Sequence[CurvePoint]
     seconds: float
-    """Of the whole search, with its final duel and proof."""
+    """Of the search, its final duel and proof included."""
     trials: int
     budget_seconds: float | None
     winner: Schedule
     ratio: float
 
     def ratio_after(self, seconds: float) -> float:
-        """What would run if the search were ended then: the default until something else led."""
+        """The ratio of the search's best after some seconds; 1, the default's, before it has one."""
         return next((p.ratio for p in reversed(self.curve) if p.seconds <= seconds), 1.0)
 
     def seconds_until(self, ratio: float) -> float | None:
@@ -140,7 +148,9 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class HalfRatios:
-    """Of one candidate, loaded at least twice: who chooses by the one half is judged by the other."""
+    """The ratios of one candidate in two halves of its loads. A choice by one half is judged by the other, since the
+    smallest of several noisy ratios is too small.
+    """
 
     first: float
     second: float
@@ -152,7 +162,7 @@ class HalfRatios:
 
 @dataclass(frozen=True, slots=True)
 class DonorLink:
-    """What one donor gives a recipient: how near it is, and the marks of its re-fitted schedules."""
+    """One donor of a recipient: the key that they share, their distance, and the marks of the re-fitted schedules."""
 
     donor: str
     """The id of the donor as a recipient."""
@@ -185,8 +195,9 @@ class ModelWorth:
     seconds: float
     default_seconds: float
     changed: int
-    """Tasks that the model accepted another schedule for, of so many that were offered."""
+    """Tasks whose best known schedule stayed in the model; others were reverted to the default."""
     offered: int
+    """Tasks whose best known schedule is not the default."""
 
 
 @dataclass
@@ -197,16 +208,16 @@ class Table:
     searches: dict[tuple[str, SearchKind], Search] = field(default_factory=dict[tuple[str, SearchKind], Search])
     links: dict[str, list[DonorLink]] = field(default_factory=dict[str, list[DonorLink]])
     ratios: dict[str, dict[str, HalfRatios]] = field(default_factory=dict[str, dict[str, HalfRatios]])
-    """By recipient and mark: of re-fitted donors, and of searches' winners."""
+    """Of re-fitted donors, by recipient and mark."""
     default_seconds: dict[str, float] = field(default_factory=dict[str, float])
     first_best: dict[str, KnownBest] = field(default_factory=dict[str, KnownBest])
-    """From the duel before anything was reused: what decides which tasks have something to gain."""
+    """By recipient, from its first duel. It decides for good whether the task has something to gain (`has_gain`)."""
     best: dict[str, KnownBest] = field(default_factory=dict[str, KnownBest])
-    """From the latest duel."""
+    """By recipient, from its latest duel."""
     tried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    """Marks of the schedules that duels chose from."""
+    """By recipient: marks of the schedules that its duels chose from."""
     unmeasured: dict[str, float | None] = field(default_factory=dict[str, float | None])
-    """The ratio of the schedule that is taken unmeasured; None where that is the default."""
+    """By recipient: the ratio of the schedule that is taken unmeasured; None where that is the default."""
     models: dict[str, ModelWorth] = field(default_factory=dict[str, ModelWorth])
     machine: str = ""
     _families: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
@@ -219,7 +230,7 @@ class Table:
         return table
 
     def add(self, row: Row) -> None:
-        """Later rows replace earlier ones of their kind; those of donors add to them."""
+        """A later row replaces an earlier one of its kind and recipient; rows of donors are merged."""
         self.machine = f"{row['cpu']}, {row['target'].split('/')[1]}, {row['target'].split('/')[2]} threads"
         if row["kind"] == "model":
             seconds = row["seconds"], row["default_seconds"], row["changed"], row["offered"]
@@ -262,25 +273,25 @@ class Table:
         return list(dict.fromkeys(model for r in self.recipients.values() for model in r.calls))
 
     def of_model(self, model: str) -> list[Recipient]:
-        """Whose times are known."""
+        """The recipients of a model whose defaults have been timed."""
         return [r for r in self.recipients.values() if model in r.calls and r.id in self.default_seconds]
 
     def families(self, recipient: Recipient) -> frozenset[str]:
-        """Of all models that have the task, at any temperature."""
+        """The families of all models that have the task, at any temperature."""
         return self._families[recipient.digest]
 
     def has_gain(self, recipient: Recipient) -> bool:
-        """By the duel before anything was reused: later ones do not change what is counted."""
+        """Whether the task has something to gain, by its first duel: later duels do not change the set of tasks."""
         found = self.first_best.get(recipient.id)
         return found is not None and found.ratio <= 1 / (1 + GAIN)
 
     def weight(self, recipient: Recipient, model: str) -> float:
-        """Seconds of the model by default."""
+        """Seconds that a model spends in the task with its default schedule."""
         return recipient.calls[model] * self.default_seconds[recipient.id]
 
 
 def is_allowed(table: Table, donor: Recipient, held_out: Recipient) -> bool:
-    """Whether a donor may be known where a recipient's models are held out: nothing of them nor of their families."""
+    """Whether a donor may be used where a recipient's models are held out: no model of theirs shares a family."""
     return not table.families(donor) & table.families(held_out)
 
 
@@ -289,9 +300,8 @@ def allowed(table: Table, held_out: Recipient) -> list[Recipient]:
 
 
 def donors_in(table: Table, model: str, recipient: Recipient, target_model: str) -> set[str]:
-    """Ids of a model's tasks that may give to a recipient of another model: those that the other does not have itself.
-
-    With one and the same model, its other tasks.
+    """Ids of the tasks of `model` that may be donors for a recipient of `target_model`: those that `target_model` does
+    not have itself. Where both are the same model: its other tasks.
     """
     own = {r.digest for r in table.recipients.values() if target_model in r.calls} if model != target_model else set()
     excluded: Collection[str] = {recipient.digest, *own}
@@ -299,5 +309,5 @@ def donors_in(table: Table, model: str, recipient: Recipient, target_model: str)
 
 
 def halves(loads: Sequence[float]) -> HalfRatios:
-    """Of the ratios of single loads; even ones and odd ones."""
+    """The medians of the even and of the odd loads."""
     return HalfRatios(round(median(loads[::2]), 4), round(median(loads[1::2] or loads), 4))

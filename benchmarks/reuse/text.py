@@ -32,9 +32,9 @@ def value_text(table: Table, most: int | None = MOST_TASKS) -> str:
     models = model_values(table)
     for v in models:
         worth = v.worth
-        told = f"{worth.default_seconds / worth.seconds:.3f}" if worth is not None else ""
+        in_model = f"{worth.default_seconds / worth.seconds:.3f}" if worth is not None else ""
         changed = f"{worth.changed} of {worth.offered}" if worth is not None else ""
-        lines.append(f"| {v.model} | {v.tasks} | {v.gaining} | {v.speed:.3f} | {told} | {changed} |")
+        lines.append(f"| {v.model} | {v.tasks} | {v.gaining} | {v.speed:.3f} | {in_model} | {changed} |")
     inside = [v.worth.default_seconds / v.worth.seconds for v in models if v.worth is not None]
     mean = f"{geometric_mean(inside):.3f}" if inside else ""
     tasks, gaining = len(task_values(table)), len(gain_tasks(table))
@@ -51,7 +51,9 @@ def value_text(table: Table, most: int | None = MOST_TASKS) -> str:
 
 
 def matrix_text(table: Table) -> str:
-    """Three tables: from one donor model, columns numbered as rows are; from a chosen one and from all; pools."""
+    """Three tables of speeds: by donor model, with columns numbered like the rows; with a chosen donor model and with
+    all; by the size of the pool.
+    """
     found = matrix(table)
     numbers = [str(k) for k in range(1, 1 + len(found.models))]
     lines = [_row("model, from", *numbers), "|---|" + "---:|" * len(numbers)]
@@ -132,7 +134,7 @@ PARTS: dict[str, Callable[[Table], str]] = {
 
 
 def report(table: Table, parts: Sequence[str] = tuple(PARTS)) -> str:
-    """Everything that a table's rows suffice for."""
+    """The parts for which a table has rows; empty without a duel."""
     if not table.best:
         return ""
     texts = [PARTS[part](table) for part in parts]

@@ -1,7 +1,7 @@
-"""Candidates of one task, timed in turns with its default schedule, and loaded more than once.
+"""Timing candidates of one task in turns with its default schedule, each loaded several times.
 
-Where code and data happen to lie shifts short kernels by some percent for as long as they lie there. So what counts is
-the ratio to the default of the same turns, over several loads.
+The addresses of code and data change the time of short kernels by some percent, until they are loaded again. So a
+candidate's result is the median, over several loads, of its ratio to the default in the same turns.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from stormdrop.target.machine import Target
 
 MOST_TOGETHER = 32
 HELD_BYTES = 2 << 30
-"""What candidates that are timed together may hold, of a worker's 4 GiB."""
+"""Memory for candidates that are timed together, of a worker's 4 GiB."""
 PACKED = 4
-"""Packed weights are at most so many times the task's: those of Winograd variants are 4 times as large."""
+"""Packed weights take at most this many times the bytes of the task's weights, as those of Winograd variants do."""
 
 
 @dataclass
 class Turns:
-    """What came out. Candidates that failed are not among `loads`."""
+    """The results of `in_turns`. Candidates that failed are not among `loads`."""
 
     default_seconds: float = 0.0
     loads: dict[Schedule, list[float]] = field(default_factory=dict[Schedule, list[float]])
-    """The ratio to the default, of every load."""
+    """By schedule: for each load, the ratio of its time to the default's."""
     failures: dict[Schedule, str] = field(default_factory=dict[Schedule, str])
 
     def halves(self, schedule: Schedule) -> HalfRatios:
@@ -53,7 +53,7 @@ def in_turns(
     loads: int,
     rounds: int,
 ) -> Turns:
-    """Load each candidate so often, and each time let it run in so many turns with the default and some others.
+    """Load each candidate `loads` times; after each load run it in `rounds` turns with the default and some others.
 
     Raises RunError where the default itself fails.
     """
@@ -64,10 +64,10 @@ def in_turns(
     for begin in range(0, len(candidates), most) if candidates else (0,):
         group = candidates[begin : begin + most]
         for load in range(loads):
-            field = [default, *(s for s in group if s not in found.failures)]
-            shift = load % len(field)
-            field = field[shift:] + field[:shift]
-            results = dict(zip(field, measurer.retime(task, field, rounds), strict=True))
+            timed = [default, *(s for s in group if s not in found.failures)]
+            shift = load % len(timed)
+            timed = timed[shift:] + timed[:shift]
+            results = dict(zip(timed, measurer.retime(task, timed, rounds), strict=True))
             own = results.pop(default)
             if isinstance(own, Failure):
                 raise RunError(f"{task.name}: its default schedule cannot be timed: {own}")
@@ -83,8 +83,8 @@ def in_turns(
 
 
 def together(task: Task, target: Target, surroundings: Surroundings | None = None) -> int:
-    """How many candidates a worker can hold at once, besides the default: each with its packed weights, and with the
-    copies of them that it is timed with.
+    """How many candidates a worker can hold at once besides the default, each with its packed weights and with the
+    memory that timing it touches: copies of weights, or its surroundings.
     """
     weights = PACKED * sum(t.nbytes for t in task.constants)
     copies = 0 if surroundings is None else min(surroundings.touched_bytes, target.l3_bytes)

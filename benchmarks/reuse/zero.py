@@ -1,4 +1,4 @@
-"""What compiling would take without measuring, from a store of what may be known."""
+"""The schedules that compiling would take unmeasured, given a store without the held-out models."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu
 
 Choose = Callable[[Task], Schedule | None]
-"""The schedule of a task that nothing is known of; None: its default."""
+"""The schedule that a held-out task takes; None: its default."""
 Learn = Callable[[Store, Cpu], Choose]
+"""What learns from a store how to choose."""
 
 
 def learn(store: Store, target: Cpu) -> Choose:
-    """As tuning does when it ends, and compiling afterwards."""
+    """Learn as the end of tuning does; the result chooses as compiling does afterwards."""
     experience = learned(store, target)
 
     def choose(task: Task) -> Schedule | None:

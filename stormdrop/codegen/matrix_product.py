@@ -1,8 +1,13 @@
 """Matrix instructions of a warp (mma.sync): fragments from shared memory, products, accumulators.
 
-A lane's registers of an instruction are, by PTX's tables: of A (group 0, k 0), (group 1, k 0), (group 0, k 1), (group
-1, k 1), of B (k 0), (k 1), of C and D two columns of group 0, then of group 1. One register holds two neighbours along
-k of a 16-bit type, or one element of 32 bits.
+An instruction computes D = A · B + C. By PTX's tables, the registers of a lane are
+
+    A      (group 0, k 0), (group 1, k 0), (group 0, k 1), (group 1, k 1)
+    B      (k 0), (k 1)
+    C, D   two columns of group 0, then two of group 1
+
+where a group is 8 rows (`lower.fragments`), and k 0 and k 1 are the halves of the instruction's depth. One register of
+A or B holds two neighbours along k of a 16-bit type, or one element of 32 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from stormdrop.target.microkernels import Microkernel
 
 Registers = list[str]
 Instance = tuple[tuple[int, ...], int]
-"""A row and a vector of the tile."""
+"""An accumulator of the tile: its row, by axis, and the number of its vector."""
 _MULTIPLY = {
     "bf16": ("mma.m16n8k16.row.col.bf16", "i32"),
     "f16": ("mma.m16n8k16.row.col.f32.f32", "<2 x half>"),
@@ -33,7 +38,7 @@ _RESULT = "{ float, float, float, float }"
 
 
 class MatrixWriter:
-    """Writes the steps of one tile."""
+    """Writes the reduction steps of one tile."""
 
     def __init__(self, w: Writer, at: TileCursor, memory: BlockMemoryWriter) -> None:
         self.w, self.at, self.memory = w, at, memory
@@ -47,7 +52,7 @@ class MatrixWriter:
         """The accumulators, in the order of the cursor's instances, after one step."""
         assert s.fragments is not None
         chunks = self.tile.chunks
-        per_group = GROUP // 4 // self.tile.lanes  # vectors of a group of columns
+        per_group = GROUP // 4 // self.tile.lanes  # a lane's vectors in a group of columns: four lanes share a row
         rows = list(dict.fromkeys(row for row, _ in self.at.all))
         columns = list(range(0, chunks, per_group))
         a = self._fragments(s.fragments[0], [(row, 0) for row in rows], is_row=True)
@@ -62,7 +67,7 @@ class MatrixWriter:
                 table.update(zip(places, self._joined(found)))
         return [table[p] for p in self.at.all]
 
-    # Accumulators: the instruction takes scalars
+    # Accumulators: vectors in the program, scalars in the instruction
 
     def _split(self, accs: Sequence[SsaValue]) -> Registers:
         found: Registers = []
@@ -74,7 +79,7 @@ class MatrixWriter:
         return found
 
     def _element(self, acc: SsaValue, n: int) -> str:
-        if not acc.name.startswith("%"):  # a constant in every lane
+        if not acc.name.startswith("%"):  # a literal, the initial value of the sum
             return "0.0"
         return self.w.op(f"extractelement {acc}, i64 {n}")
 
@@ -93,7 +98,7 @@ class MatrixWriter:
     # Fragments
 
     def _fragments(self, f: Fragment, groups: Sequence[Instance], is_row: bool) -> list[Registers]:
-        """The two registers, k 0 and k 1, of every group."""
+        """For each group its two registers, k 0 and k 1."""
         found: list[Registers] = []
         if f.is_scalar:
             for group in groups:
@@ -121,7 +126,7 @@ class MatrixWriter:
         return sum(c * self.at.offset[a] for a, c in f.access.coefficients)
 
     def _matrices(self, f: Fragment, distance: int, count: int) -> Registers:
-        """`ldmatrix` of `count` matrices: those of the second group lie `distance` elements from the first."""
+        """`ldmatrix` of `count` matrices. Those of the second group lie `distance` elements from those of the first."""
         w = self.w
         access = replace(f.access, outer=f.access.outer + affine(f.second).scaled(distance))
         if not self._is_aligned(access):
@@ -133,7 +138,9 @@ class MatrixWriter:
         return [w.op(f"extractvalue {type} {whole}, {n}") for n in range(count)]
 
     def _is_aligned(self, access: Access) -> bool:
-        """Whether rows begin at multiples of their bytes: steps along the reduction and groups do."""
+        """Whether all rows of the matrices begin at multiples of `ROW_BYTES`. Along an axis the address moves by whole
+        groups, or by whole steps of the reduction.
+        """
         row = ROW_BYTES // ITEMSIZE[access.buffer.dtype]
         steps = matrix_granules(self.tile.stage)
         moves = [c for _, c in access.outer.terms] + [access.outer.constant]
@@ -141,6 +148,7 @@ class MatrixWriter:
         return not access.atoms and all(c % row == 0 for c in moves)
 
     def _scalar(self, f: Fragment, half: int) -> str:
+        """One 32-bit element of k 0 or k 1, loaded without ldmatrix."""
         here = self.at.offset[self.inner]
         self.at.offset[self.inner] = here + half * self.kernel.k // 2
         item = ITEMSIZE[f.access.buffer.dtype]
@@ -151,22 +159,22 @@ class MatrixWriter:
     # Products
 
     def _multiplied(self, a: Registers, b: Registers, c: Registers) -> Registers:
-        """A missing group of rows is computed from the first one's elements, and left out."""
+        """C + A · B. Where the second group of rows is missing, A repeats the first, and its results are dropped."""
         kernel = self.kernel
-        rows = len(c) // 2
+        groups = len(c) // 2
         a = [x or a[n - 1] for n, x in enumerate(a)]
         c = [*c, *["0.0"] * (4 - len(c))]
         if kernel.operand != "f32":
-            return self._instruction(a, b, c)[: 2 * rows]
+            return self._instruction(a, b, c)[: 2 * groups]
         large_a, large_b = (self._large(*pair) for pair in zip((a, b), self.is_rounded))
         if kernel.products == 1:
-            return self._instruction(large_a, large_b, c)[: 2 * rows]
+            return self._instruction(large_a, large_b, c)[: 2 * groups]
         small_a, small_b = ([self._rest(x, large) for x, large in zip(*pair)] for pair in ((a, large_a), (b, large_b)))
         step = ["0.0"] * 4
         for left, right in ((small_a, large_b), (large_a, small_b), (large_a, large_b)):
             step = self._instruction(left, right, step)
-        # The instructions truncate sums; an addition of its own rounds them to the nearest.
-        return [self.w.op(f"fadd float {x}, {y}") for x, y in zip(c[: 2 * rows], step)]
+        # Matrix instructions truncate sums; a separate addition rounds to the nearest.
+        return [self.w.op(f"fadd float {x}, {y}") for x, y in zip(c[: 2 * groups], step)]
 
     def _instruction(self, a: Registers, b: Registers, c: Registers) -> Registers:
         name, type = _MULTIPLY[self.kernel.operand]
@@ -178,7 +186,7 @@ class MatrixWriter:
         return [self.w.op(f"extractvalue {_RESULT} {whole}, {n}") for n in range(4)]
 
     def _large(self, registers: Registers, is_rounded: bool) -> Registers:
-        """The fragments rounded to tf32, unless the tensor was rounded ahead."""
+        """A fragment rounded to tf32: the large parts. Unchanged where the tensor was rounded ahead."""
         return registers if is_rounded else [self._tf32(x) for x in registers]
 
     def _tf32(self, x: str) -> str:
@@ -186,7 +194,7 @@ class MatrixWriter:
         return self._once(("tf32", x), lambda: self._rounded(self._float(x)))
 
     def _rest(self, x: str, large: str) -> str:
-        """What rounding left of an element, itself rounded."""
+        """The small part of an element: x - large, rounded to tf32."""
 
         def make() -> str:
             return self._rounded(self.w.op(f"fsub float {self._float(x)}, {self._float(large)}"))
@@ -200,7 +208,7 @@ class MatrixWriter:
         return self.w.intrinsic("nvvm.f2tf32.rna", "i32", ("float", x))
 
     def _once(self, key: object, make: Callable[[], str]) -> str:
-        """The value is memoised with the loads of the present step."""
+        """`make()`, called once for each key in a step: memoised with the loads of the step."""
         found = self.memory.blocks.setdefault(("matrix", key), [])
         if not found:
             found.append(make())

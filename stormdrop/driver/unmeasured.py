@@ -1,10 +1,10 @@
-"""What compiling may take, unmeasured, for tasks that tuning has decided nothing for: re-fitted schedules of others.
+"""Offers for tasks without a verdict: schedules of related tasks that compiling may take unmeasured.
 
-    store's experience     donors of the task's class that were decided for here
-    portfolio              where the store has none of the class
+    the store's experience   donors of the task's class, for which tuning here has a verdict
+    a portfolio              its donors, where the store's experience has none of the class
 
-Nothing is learned here: trees and margin were made when tuning ended, or come with the portfolio. Tasks with a small
-share of the model's estimated time are left out, since each offer costs time to compile.
+Nothing is learned here: the trees and the margin were made when tuning ended, or come with the portfolio. Tasks with a
+small share of the model's estimated time get no offer, since each offer takes time when compiling.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 LEAST_SHARE = 0.01
-"""Of the model's estimated seconds."""
+"""The share of the model's estimated time from which a task gets an offer."""
 
 
 def worth_reuse(parts: Partition, target: Target) -> frozenset[str]:
-    """The digests of the tasks that take a noticeable share of the model's time, by their operations and bytes."""
+    """The digests of the tasks with at least `LEAST_SHARE` of the model's time, estimated from operations and bytes."""
     seconds = {use.task.digest: use.count * least_seconds(use.task, target) for use in parts.tasks}
     return frozenset(d for d, s in seconds.items() if s >= LEAST_SHARE * sum(seconds.values()))
 
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """Offers for the tasks of one model. `store` is the file whose experience is used."""
+    """Offers for the tasks of one model.
+
+    `worth`: the digests of the tasks that get offers. `store`: the file whose experience is used; None: the user's.
+    """
 
     worth: frozenset[str]
     target: Target
@@ -48,18 +51,20 @@ class Unmeasured:
             return None
         own, others = self._experiences
         if own is not None and own.margin is None:
-            return None  # what was measured here says that predictions cannot be trusted
+            return None  # no margin was reliable on the tasks measured here: predictions are not trusted
         if own is not None and (found := own.offer(task, self.target, "donor")) is not None:
             return found
         for other in others:
-            judge = own if own is not None else other
-            if judge.scorer is not None and (donors := other.related(task, self.target, MOST_OFFERED)):
-                return judge.offer(task, self.target, "portfolio", donors)
+            predictor = own if own is not None else other
+            if predictor.scorer is not None and (donors := other.related(task, self.target, MOST_OFFERED)):
+                return predictor.offer(task, self.target, "portfolio", donors)
         return None
 
     @cached_property
     def _experiences(self) -> tuple[Experience | None, list[Experience]]:
-        """The store's, unless it is stale, and those of portfolios, for which someone must predict."""
+        """The store's experience, unless it is stale, and portfolios. A portfolio with stale trees is of use only where
+        the store's trees predict.
+        """
         path = path_beside(default_path() if self.store is None else self.store, self.target)
         own = load(path, self.target)
         if own is not None and not own.is_current(self.target, self.rules):

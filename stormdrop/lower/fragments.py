@@ -1,9 +1,10 @@
 """The tile of a warp that matrix instructions compute, and how its lanes load their operands.
 
-PTX fixes which elements of an instruction's 16 × 8 result a lane holds: those of rows l / 4 and l / 4 + 8, of columns
-2 (l mod 4) and 2 (l mod 4) + 1. Which rows and columns of the tile these are is free. Here a group of 8 rows, or of 8
-columns, are neighbours along one axis; two groups of rows, wherever they lie, make an instruction's 16. To the rest of
-the program the lane is a thread whose register tile has a row in every group and two columns in every group.
+PTX fixes which elements of an instruction's 16 × 8 result lane l holds: those in rows l / 4 and l / 4 + 8 and in
+columns 2 (l mod 4) and 2 (l mod 4) + 1. To which rows and columns of the tile the instruction is applied is free. Here
+a *group* is 8 neighbours along one axis: 8 rows, or 8 columns. Any two groups of rows make an instruction's 16 rows. To
+the rest of the program a lane is a thread whose register tile has one row in every group of rows and two columns in
+every group of columns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Expr, Var, binary, loads
 from stormdrop.ir.tensor import Tensor
-from stormdrop.lower.program import Access, Fragment, RegisterTile
+from stormdrop.lower.program import Fragment, RegisterTile
 from stormdrop.lower.regions import Region, access_of
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.structure import MatrixTile, Stage
@@ -22,9 +23,9 @@ from stormdrop.space.tiling import MATRIX_LANES, Tiling
 
 LANE = Var("lane_of_warp")
 GROUP = 8
-"""Rows, or columns, that lie together."""
+"""Rows, or columns, in a group."""
 ROW_BYTES = 16
-"""Of an 8 × 8 matrix that `ldmatrix` loads."""
+"""Bytes in a row of an 8 × 8 matrix that `ldmatrix` loads."""
 
 
 def _lane(divisor: int, modulus: int) -> Affine:
@@ -35,7 +36,7 @@ def _lane(divisor: int, modulus: int) -> Affine:
 
 @dataclass(slots=True)
 class MatrixLowering:
-    """One stage with matrix instructions. `base`: the first element of the warp's tile along every axis."""
+    """Lowers one stage with matrix instructions. `base`: the first element of the warp's tile along every axis."""
 
     stage: Stage
     tiling: Tiling
@@ -63,6 +64,7 @@ class MatrixLowering:
         return {a: form + by[a] if a in by else form for a, form in self.base.items()}
 
     def tile(self, base: dict[Axis, Affine]) -> RegisterTile:
+        """The register tile of a lane that begins at `base`; its rows and columns repeat from group to group."""
         stage, lanes, level = self.stage, int(self.tiling.lanes), nest_of(self.stage).register
         counts = {a: int(self.tiling.trips[LoopLevel(a, level)]) for a in stage.axes}
         rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
@@ -75,8 +77,12 @@ class MatrixLowering:
         return self._fragment(value.a, regions, is_row=True), self._fragment(value.b, regions, is_row=False)
 
     def _fragment(self, operand: Expr, regions: Mapping[Tensor, Region], is_row: bool) -> Fragment:
-        """The matrices of A are (group 0, k 0), (group 1, k 0), (group 0, k 1), (group 1, k 1), those of B (group 0,
-        k 0), (group 0, k 1), (group 1, k 0), (group 1, k 1); lanes 8 i to 8 i + 7 have the rows of matrix i.
+        """How lanes load an operand: A with `is_row`, else B. One ldmatrix loads four 8 × 8 matrices of two groups;
+        lanes 8 i to 8 i + 7 have the addresses of the rows of matrix i. With k 0 and k 1 for the halves of the
+        instruction's depth, the matrices are
+
+            A   (group 0, k 0), (group 1, k 0), (group 0, k 1), (group 1, k 1)
+            B   (group 0, k 0), (group 0, k 1), (group 1, k 0), (group 1, k 1)
         """
         (load,) = loads(operand)
         along, inner = self.matrix.rows if is_row else self.columns, self.stage.reduce_axes[-1]
@@ -91,8 +97,5 @@ class MatrixLowering:
         else:
             shifts = {along: _lane(1, 8), inner: half.scaled(ROW_BYTES // item)}
         access = access_of(regions[load.tensor], load.tensor, load.indices, self._shifted(shifts))
-        return Fragment(_has_dead(access), group.expr(), is_across, is_across and item == 4)
-
-
-def _has_dead(access: Access) -> Access:
-    return replace(access, has_dead=True)
+        access = replace(access, has_dead=True)  # the copy has room for the whole tile
+        return Fragment(access, group.expr(), is_across, is_across and item == 4)

@@ -3,9 +3,9 @@
     class     the donor's variant is of the class of a variant of the task
     anchor    the anchor stages are of one class, the epilogues differ
 
-Donors measured with the target's threads and at its temperature come first; among equals those of the class, then the
-nearest. The distance of two tasks is the Euclidean one over the logarithms of their anchor stages' extents: 1 is a
-factor of two in one extent.
+Donors measured with the target's threads and at its temperature come first; among these, and among the others, those of
+the class before those of the anchor class, then the nearest. The distance of two tasks is the Euclidean distance of the
+log2 of their anchor stages' extents: a factor of two in one extent is 1.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ class Donor:
 
 
 def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[TrialRow]:
-    """The fastest verified record of every task that shares a key with this one, on each machine and at each
-    temperature; with `models`, only of those that were measured while these were tuned, or on machines of these keys.
+    """The fastest verified record of every task that shares a key with this one, for each machine and temperature.
+
+    `models` are names of models or keys of machines: only records measured while such a model was tuned, or on such a
+    machine.
     """
     values: list[str] = [task.class_key, task.anchor_key]
     measured = ""
@@ -80,8 +82,9 @@ def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, r
 
 
 def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictRow, str]]:
-    """The verdict that holds for each task, on each machine and at each temperature, unless it is that nobody
-    challenged the default; with the name of the model in which the task was measured last.
+    """The newest verdict for each task, machine and temperature, and the model in which the task was measured last.
+
+    Without imported verdicts, and without those for an incumbent that nothing challenged.
     """
     query = f"""SELECT {VERDICTS.row}, coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
             AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')
@@ -95,8 +98,8 @@ def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictR
 def donors_of(
     rows: Iterable[TrialRow], task: Task, target: Target, models: Collection[str] | None = None
 ) -> list[Donor]:
-    """The rows that can help a task on a target, the best first. What cannot be read any more is left out, and what
-    was measured on another kind of machine, unless its key is among `models`.
+    """The donors for a task on a target among `rows`, the best first. Left out: records that this version cannot read,
+    and those measured on another kind of machine, unless the machine's key is among `models`.
     """
     found: list[Donor] = []
     for row in rows:

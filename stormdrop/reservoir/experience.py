@@ -1,11 +1,12 @@
 """Experience: what tuning leaves for tasks that were never measured, as one JSON file.
 
-    donors     winners of tasks, each with its task's winning variant alone
+    donors     winners of tasks, each with the one variant of its task that it computes
     scorer     trees that predict how much faster one schedule of a task is than another
-    margin     the predicted gain from which a re-fitted donor is taken unmeasured; none: nothing is
+    margin     the predicted gain from which a re-fitted donor is taken unmeasured; without one, none is taken
 
-`stormdrop.reservoir.learning` makes it when tuning ends; `compile` only reads it. It lies beside the store, and so does
-whatever it says: another calibration of the machine, version of the features or of a rule makes its trees useless.
+`stormdrop.reservoir.learning` writes the file beside the store when tuning ends; `compile` only reads it. The trees
+become stale when the machine's calibration, the features or a rule changes: reading the file then gives the donors
+alone.
 A portfolio (`stormdrop.reservoir.portfolio`) is the same kind of file, with few donors of each class.
 """
 
@@ -38,27 +39,28 @@ _log = logging.getLogger("stormdrop.store")
 
 FORMAT = 1
 MOST_OFFERED = 2
-"""The nearest donors of a task that are re-fitted when it is compiled: two add 15 % to the time for resnet34."""
+"""Donors that are re-fitted to a task when it is compiled, the nearest ones. Two add 15 % to the time to compile
+resnet34."""
 
 
 @dataclass(frozen=True, slots=True)
 class DonorEntry:
-    """A schedule that was decided for, and the one variant of its task that it computes."""
+    """The schedule of a verdict, and the one variant of its task that it computes."""
 
     task: Mapping[str, Any]
-    """JSON."""
+    """JSON of a task that has this variant alone."""
     schedule: Mapping[str, Any]
-    """JSON, of the variant 0."""
+    """JSON. The schedule names variant 0, the only one of `task`."""
     class_key: str
-    """Of the variant."""
+    """Of the variant, as are the extents."""
     extents: tuple[int, ...]
     threads: int
     cold: bool
     digest: str = ""
-    """Of the whole task."""
+    """Of the original task, with all its variants."""
     model: str = ""
     gain: float = 1.0
-    """How many times faster than its incumbent it was where it was decided for."""
+    """How many times faster it was than the incumbent, in the measurement behind the verdict."""
 
     @property
     def offered(self) -> OfferedSchedule:
@@ -96,7 +98,7 @@ class DonorEntry:
 
 
 def entry_of(task: Task, schedule: Schedule, target: Target, model: str = "", gain: float = 1.0) -> DonorEntry | None:
-    """A winner as a donor; None where the task has no such variant."""
+    """A winner as a donor; None where the task lacks the schedule's variant."""
     if not 0 <= schedule.variant < len(task.variants):
         return None
     variant = task.variants[schedule.variant]
@@ -110,25 +112,28 @@ def entry_of(task: Task, schedule: Schedule, target: Target, model: str = "", ga
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the margin rests on: picks for tasks that the trees had not seen."""
+    """What the margin rests on: predictions for held-out tasks, which the trees had not seen."""
 
     tasks: int
-    """With a timed default and timed donors."""
+    """Held-out tasks with a timed default and timed donors."""
     picks: int
-    """Whose predicted gain reaches the margin."""
+    """Those among them whose best predicted gain reaches the margin."""
     gain: float
-    """Of these picks as they were timed, the geometric mean."""
+    """The geometric mean of the gains of these picks, as timed."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What is known for a machine. Without `scorer` and `margin` the donors are schedules to begin a search from."""
+    """What was learned for a machine. Without `scorer` and `margin`, the donors only serve to begin a search from."""
 
     key: str
-    """Of the target."""
+    """The key of the target. With the next three it says what the trees were grown for (`is_current`)."""
     judged_by: str
+    """A digest of the target's rates and coefficients (`judged_by`)."""
     features: int
+    """The version of the features."""
     rules: str
+    """Names and versions of the derivation rules."""
     donors: tuple[DonorEntry, ...]
     scorer: Scorer | None = None
     margin: float | None = None
@@ -137,12 +142,15 @@ class Experience:
     """For people: date, versions, CPU."""
 
     def is_current(self, target: Target, rules: Sequence[Rule] = RULES) -> bool:
-        """Whether the trees predict what is judged, derived and lowered now."""
+        """Whether the trees were grown for this target's present estimate, features and rules."""
         now = self.key, self.judged_by, self.features, self.rules
         return now == (target.key(), judged_by(target), judge_of(target).features.version, rules_text(rules))
 
     def related(self, task: Task, target: Target, most: int | None = None) -> list[DonorEntry]:
-        """Donors of a class of the task's variants, not of the task itself: measured alike first, then the nearest."""
+        """Donors that share a class with a variant of the task, without the task's own winner as measured on `target`.
+
+        Those measured with the target's threads and temperature come first; among equals the nearest.
+        """
         variants = {v.class_key: extents(v) for v in reversed(task.variants)}
         threads = target.threads
         found: list[tuple[bool, tuple[bool, float], int]] = []
@@ -157,7 +165,7 @@ class Experience:
     def offer(
         self, task: Task, target: Target, origin: str, donors: Sequence[DonorEntry] | None = None
     ) -> Offer | None:
-        """The nearest donors, or those given, for a task to take unmeasured. Ask before whether this is current."""
+        """The nearest donors, or those given, for a task to take unmeasured. The caller has checked `is_current`."""
         if self.scorer is None or self.margin is None:
             return None
         listed = self.related(task, target, MOST_OFFERED) if donors is None else donors
@@ -180,8 +188,8 @@ class Experience:
 
     @staticmethod
     def from_json(data: Any, target: Target) -> Experience:
-        """The inverse of `to_json`, without the trees where they are not current, and without donors whose rules nobody
-        knows here. Raises UserError for anything else than an experience.
+        """The inverse of `to_json`, without the trees where they are not current, and without donors whose derivations
+        use rules that this version lacks. Raises UserError for anything else than an experience.
         """
         try:
             if data["format"] != FORMAT:
@@ -204,7 +212,7 @@ class Experience:
 
 @lru_cache(maxsize=64)
 def judged_by(target: Target) -> str:
-    """A digest of everything that features of a target's programs depend on, at either temperature."""
+    """A digest of all fields of a target that features depend on; the same for both temperatures."""
     tree = target.with_cold_weights(False).to_json()
     return sha256(
         compact({k: v for k, v in tree.items() if k not in ("name", "triple", "features")}).encode()
@@ -230,7 +238,7 @@ def save(path: Path, experience: Experience) -> None:
 
 
 def readable(tree: Mapping[str, Any]) -> str:
-    """JSON with a line for each value, and for each of a list."""
+    """JSON with a line for each value, and for each element of a list."""
     lines: list[str] = []
     for name, value in tree.items():
         if isinstance(value, list) and value and not isinstance(value[0], (int, float)):
@@ -242,7 +250,7 @@ def readable(tree: Mapping[str, Any]) -> str:
 
 
 def load(path: Path, target: Target) -> Experience | None:
-    """None where there is no such file, and, with a remark, where it cannot be read."""
+    """None where there is no such file; also, with a warning in the log, where it cannot be read."""
     try:
         return _parsed(path, path.stat().st_mtime_ns, target)
     except FileNotFoundError:
@@ -254,6 +262,6 @@ def load(path: Path, target: Target) -> Experience | None:
 
 @lru_cache(maxsize=8)
 def _parsed(path: Path, changed: int, target: Target) -> Experience:
-    """Of a file as it was when it was last changed."""
+    """The experience in a file. `changed`, its time of modification, is there for the cache's key."""
     with opened(path, str(path)) as file:
         return Experience.from_json(json.loads(file.read()), target)

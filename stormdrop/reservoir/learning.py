@@ -1,11 +1,12 @@
 """Learning an experience from a store: donors, trees, and the margin from which donors are taken unmeasured.
 
-The margin is set on tasks that the trees have not seen. The models that were tuned are left out in turn; trees grown on
-the others predict the gain of each left-out task's timed donors over its default. The one with the largest prediction
-is what compiling would pick. The margin is the least at which such picks pay:
+The margin is set by cross-validation. The tuned models are dealt into at most `FOLDS` folds, and each fold is held out
+once. Trees grown on the other folds predict, for each held-out task, the gain of its timed donors over its default. The
+donor with the largest prediction is what compiling would pick; its gain as timed is known. The margin is the least
+predicted gain such that the picks that reach it pay:
 
-    their mean gain exceeds zero by its standard error,
-    and no left-out model becomes slower by more than TOLERANCE.
+    the mean of their log2 gains is at least its standard error,
+    and no fold takes longer with them than with defaults by more than TOLERANCE.
 
 Without enough such tasks nothing is learned, and nothing is taken unmeasured.
 """
@@ -41,14 +42,17 @@ from stormdrop.target.machine import Target
 from stormdrop.version import __version__
 
 ROWS = 6000
-"""Of the store's trials, a sample of all tasks: growing trees half a dozen times takes a few seconds."""
+"""The most trials to learn from, a sample over all tasks: growing trees half a dozen times takes a few seconds."""
 FOLDS = 6
 LEAST_FOLDS = 3
 LEAST_TASKS = 12
+"""Tasks with timed donors, over all folds."""
 LEAST_PICKS = 6
+"""Picks that a margin must rest on."""
 LEAST_GAIN = 1.02
-"""A smaller prediction is not worth another kernel than the default's."""
+"""The least margin: a smaller predicted gain is not worth leaving the default."""
 TOLERANCE = 0.01
+"""By how much a fold may become slower."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,20 +60,20 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What was predicted for tasks that the trees had not seen, and what was measured; one row for each task."""
+    """What was predicted for held-out tasks, and what was measured; one row for each task."""
 
     predicted: Floats
-    """log2 of the gain of the best donor, by the trees."""
+    """log2 of the largest gain that the trees predict for a donor."""
     gained: Floats
-    """log2 of that donor's gain, as timed."""
+    """log2 of the gain of that donor, as timed."""
     seconds: Floats
-    """Of the default."""
+    """Of the default schedule."""
     fold: Ints
 
 
 def learned(store: Store, target: Target, without: Collection[str] = ()) -> Experience | None:
-    """What a store teaches of a machine; None where that is too little. Tasks whose digests are in `without` are
-    neither donors nor learned from.
+    """The experience that a store's trials on a machine give; None where they are too few. Tasks whose digests are in
+    `without` are neither donors nor learned from.
     """
     features = judge_of(target).features
     rows = _kept(store.training(target, ROWS), frozenset(without))
@@ -89,7 +93,8 @@ def learned(store: Store, target: Target, without: Collection[str] = ()) -> Expe
 
 
 def keep_learned(store: Store, target: Target) -> Experience | None:
-    """Learn, and keep it beside the store, in place of what was learned before; nothing of a store in memory.
+    """Learn from a store, and write the result beside it, in place of what was learned before. A store in memory has no
+    such place: nothing is done.
 
     Raises StoreError and UserError.
     """
@@ -107,12 +112,12 @@ def keep_learned(store: Store, target: Target) -> Experience | None:
 
 
 def provenance(target: Target) -> dict[str, str]:
-    """For people."""
+    """When, by which version and on which CPU an experience was made; for people."""
     return {"date": time.strftime("%Y-%m-%d"), "stormdrop": __version__, "cpu": target.name}
 
 
 def donors_of_store(store: Store, target: Target, without: Collection[str] = ()) -> tuple[DonorEntry, ...]:
-    """The schedules that tuning here decided for on this kind of machine, with any number of threads."""
+    """The schedules for which tuning here has verdicts, on this kind of machine with any number of threads."""
     left_out = frozenset(without)
     entries = (
         entry_of(v.task, v.schedule, v.target, model, v.against_seconds / v.seconds)
@@ -123,7 +128,7 @@ def donors_of_store(store: Store, target: Target, without: Collection[str] = ())
 
 
 def margin_of(held_out: HeldOut) -> float | None:
-    """The least predicted gain, as a factor, at which picks pay; None where there is none."""
+    """The least predicted gain, as a factor, such that the picks that reach it pay; None where there is none."""
     for least in np.unique(np.maximum(held_out.predicted, np.log2(LEAST_GAIN))).tolist():
         picked = held_out.predicted >= least
         if picked.sum() < LEAST_PICKS:
@@ -134,6 +139,7 @@ def margin_of(held_out: HeldOut) -> float | None:
 
 
 def _pays(held_out: HeldOut, picked: NDArray[np.bool_]) -> bool:
+    """Whether the mean gain of these picks reaches its standard error, and no fold becomes too slow."""
     gains = held_out.gained[picked]
     if gains.mean() < gains.std(ddof=1) / np.sqrt(len(gains)):
         return False
@@ -148,7 +154,7 @@ def _pays(held_out: HeldOut, picked: NDArray[np.bool_]) -> bool:
 
 
 def _kept(rows: TrainingRows, without: frozenset[str]) -> TrainingRows:
-    """Without the rows of some tasks; by the fastest runs."""
+    """The rows of tasks whose digests are not in `without`; their seconds are those of each trial's fastest run."""
     keep = np.array([_digest(rows.names[g]) not in without for g in rows.group.tolist()], bool)
     chosen = np.flatnonzero(keep).tolist()
     strategies, models = ([values[k] for k in chosen] for values in (rows.strategies, rows.models))
@@ -158,13 +164,13 @@ def _kept(rows: TrainingRows, without: frozenset[str]) -> TrainingRows:
 
 
 def _digest(name: str) -> str:
-    """The task of a group."""
+    """The digest of a group's task, from the group's name."""
     return name.partition("/")[0]
 
 
 def _folds(rows: TrainingRows) -> Ints:
-    """The fold of each row: all rows of a task are in one, and so are all tasks of a model; an operator that was tuned
-    alone is a model of its own. The largest models are dealt out first.
+    """The fold of each row. All rows of a task are in one fold, and all tasks of a model; an operator that was tuned
+    alone counts as a model. The largest models are dealt out first, each to the fold with the fewest rows.
     """
     home: dict[str, str] = {}
     digests = [_digest(rows.names[g]) for g in rows.group.tolist()]
@@ -181,7 +187,9 @@ def _folds(rows: TrainingRows) -> Ints:
 
 
 def _evidence(rows: TrainingRows, features: FeatureSet) -> list[tuple[int, Ints]]:
-    """Of each group with timed donors: the row of its default, which has the least estimate, and the donors' rows."""
+    """For each group with timed donors: the row of its default schedule, and the donors' rows. The default is the row
+    with the least estimate.
+    """
     prior, is_timed = rows.features[:, features.index("prior")], np.isfinite(rows.seconds)
     donated = np.array([s == DONOR for s in rows.strategies], bool)
     found: list[tuple[int, Ints]] = []
@@ -195,6 +203,7 @@ def _evidence(rows: TrainingRows, features: FeatureSet) -> list[tuple[int, Ints]
 
 
 def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -> CostModel:
+    """A cost model grown on the rows where `which` holds."""
     model = CostModel(features, CostSettings(max_rows=ROWS))
     model.add_rows(rows.features[which], rows.seconds[which], rows.group[which], rows.names)
     model.refresh()
@@ -202,6 +211,7 @@ def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -
 
 
 def _held_out(rows: TrainingRows, folds: Ints, features: FeatureSet) -> HeldOut:
+    """Cross-validation: for each fold, what trees grown on the other folds predict for its tasks."""
     evidence = _evidence(rows, features)
     columns: list[tuple[float, float, float, int]] = []
     for fold in range(int(folds.max()) + 1):

@@ -1,4 +1,4 @@
-"""What was timed on a machine, task by task: for a cost model's features and for the fit of an estimate."""
+"""Trials of a machine with their tasks and schedules: for computing features anew and for fitting the estimate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class TimedTrial:
-    """One trial: no seconds where it failed."""
+    """One trial; `seconds` is None where it failed."""
 
     task: Task
     schedule: Schedule
@@ -37,7 +37,7 @@ class TimedTrial:
 
 
 def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[Rule]) -> list[TimedTrial]:
-    """Timed trials of a machine that were not stopped early, of all tasks alike if there are more than `limit`."""
+    """Timed trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
     machine = id_of(c, "machine", "key", target.key())
     which = f"machine_id = ? AND seconds > 0 AND stopped_early = 0 AND rules_id IN ({allowed_rules(c, rules)})"
     known = c.execute(f"SELECT id, 2 * task_id + cold, seconds FROM trial WHERE {which} ORDER BY id", (machine,))
@@ -47,7 +47,7 @@ def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[
 
 
 def trials_of(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, TimedTrial]:
-    """Trials by their id, in that order; without those that another version wrote in its own way."""
+    """Trials by id, in ascending order; without those whose task or schedule this version cannot read."""
     query = """SELECT trial.id, task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
         WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id"""
     found: dict[int, TimedTrial] = {}
@@ -62,7 +62,7 @@ def trials_of(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, TimedTrial
 
 @dataclass(frozen=True, slots=True)
 class SketchRows:
-    """Points of one sketch, and the places of their trials in the sequence they come from."""
+    """Points of one sketch; `places` are the indices of their trials in the sequence given to `by_sketch`."""
 
     sketch: Sketch
     points: NDArray[np.int64]

@@ -1,9 +1,9 @@
-"""A portfolio: at most ten schedules of each class that cover the shapes of the class known to a store.
+"""A portfolio: at most ten schedules of each class, chosen to cover the tasks of the class in a store.
 
-The default schedule is always among them; it is not written down, since every task has its own. A schedule covers a
-task where it, re-fitted, takes at most 5 % longer than the best schedule known. A portfolio is an `Experience` with few
-donors, for one kind of machine and number of threads. Files come with the package; `STORMDROP_PORTFOLIO` names another
-folder of them. Their schedules are donors where the store has none of a task's class.
+A schedule covers a task if, re-fitted to it, it takes at most 5 % longer than the best schedule known for the task. The
+default schedule is always one of the ten; it is not written down, since every task has its own. A portfolio is an
+`Experience` with few donors, for one kind of machine and number of threads. Files come with the package;
+`STORMDROP_PORTFOLIO` names another folder. The schedules are donors where the store has none of a task's class.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stormdrop.target.machine import Target
 _log = logging.getLogger("stormdrop.store")
 
 MOST_SCHEDULES = 10
-"""Of a class, the default among them."""
+"""The most schedules of a class, the default among them."""
 SLACK = 1.05
-"""A task is covered by what takes at most so many times as long as the best known."""
+"""A schedule covers a task if it takes at most this many times as long as the best known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The columns of a table that were chosen, in order, and for each how many more tasks it covers."""
+    """The chosen columns in order, how many more tasks each covers, and how many tasks none of them covers."""
 
     columns: tuple[int, ...]
     gained: tuple[int, ...]
@@ -39,10 +39,11 @@ class Cover:
 
 
 def cover(seconds: NDArray[np.float64], most: int = MOST_SCHEDULES, slack: float = SLACK) -> Cover:
-    """Greedy set cover: columns of a table (task, schedule) -> seconds, infinite where a schedule does not fit.
+    """Greedy set cover. `seconds`: a row for each task, a column for each schedule; infinite where a schedule does not
+    fit a task.
 
-    Column 0, the default, comes first whatever it covers. Of columns that cover equally many more tasks, the one with
-    the least sum of relative times is taken.
+    Column 0, the default, is chosen first, whatever it covers. Ties go to the column with the least sum, over the tasks
+    not yet covered, of times relative to the best known.
     """
     relative = seconds / seconds.min(axis=1, keepdims=True)
     covers = relative <= slack
@@ -63,7 +64,7 @@ def file_name(target: Target) -> str:
 
 
 def portfolios(target: Target) -> Sequence[Experience]:
-    """Those of this kind of machine: the one for as many threads first, then those for others."""
+    """The portfolios for this kind of machine: that for the target's number of threads first, then the others."""
     own, stem = file_name(target), target.with_threads(1).key().rpartition("/")[0].replace("/", "-")
     folder = portfolio_dir()
     others = (path for path in _listed(folder, stem) if path.name != own)

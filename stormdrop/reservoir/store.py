@@ -326,11 +326,11 @@ class Store:
         return self._database.read(count)
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """Trials on a machine, with features as its judge computes them now; of all tasks alike if beyond `limit`."""
+        """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all tasks."""
         return self._database.read(lambda c: training(c, target, limit))
 
     def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:
-        """Trials of a machine that were timed in full; of all tasks alike if there are more than `limit`."""
+        """Trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
         return self._database.read(lambda c: measured(c, target, limit, rules))
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:

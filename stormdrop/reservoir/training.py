@@ -27,7 +27,7 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """Rows, oldest first. Seconds of one `group` (one task at one temperature) may be compared, others not."""
+    """One row for each trial, oldest first. Only seconds of one `group` (a task at a temperature) may be compared."""
 
     features: NDArray[np.float32]
     seconds: NDArray[np.float64]
@@ -36,20 +36,20 @@ class TrainingRows:
     names: tuple[str, ...]
     """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
     left_out: int
-    """Of the rows that were chosen, those without features whose schedules cannot be replayed."""
+    """How many sampled trials are missing, since they have no current features and cannot be replayed for new ones."""
     strategies: tuple[str, ...] = ()
-    """Of the searches that proposed the rows."""
+    """By row: the strategy that proposed the candidate."""
     models: tuple[str, ...] = ()
-    """That were tuned when the rows were measured; empty for a single operator."""
+    """By row: the model that was being tuned; empty for a single operator."""
     floors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Of the fastest runs: noise only ever slows. NaN where the candidate failed."""
+    """By row: seconds of the fastest run, since noise only slows. NaN where the candidate failed."""
 
 
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
-    """Trials on a machine, with features as its judge computes them now; of all tasks alike if beyond `limit`."""
+    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks."""
     wanted = judge_of(target).features
     machine = id_of(c, "machine", "key", target.key())
-    # An index has all that choosing needs; only what is chosen is read.
+    # The index covers what sampling needs, so only the sampled trials are read from the table.
     query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
     known = sorted(c.execute(query, (machine,)).fetchall())
     seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
@@ -85,7 +85,7 @@ def _floor(seconds: float | None, samples: bytes) -> float:
 
 
 def _judges_alike(text: str, target: Target) -> bool:
-    """Whether a stored target is this one, at any temperature: its features are those that are computed now."""
+    """Whether a stored target equals this one, temperature aside: then its features are those computed now."""
     try:
         return target_of(text).with_cold_weights(False) == target.with_cold_weights(False)
     except UserError:

@@ -30,7 +30,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`refused` holds the first of `refusals` lines; `absent` the rules that kept ones follow and nobody knows here."""
+    """`refusals` counts refused lines, `refused` has the first of them. `absent`: rules that kept records use and this
+    version lacks.
+    """
 
     kept: int
     duplicates: int
@@ -40,7 +42,9 @@ class Imported:
 
 
 def rows_of(database: Database, wanted: Filters) -> Iterator[TrialRow]:
-    """Trials in order, read in pieces: a snapshot held for minutes would keep the log from being cut back."""
+    """Trials in the order of their ids, read in batches: one read transaction over minutes would stop checkpoints of
+    the write-ahead log.
+    """
     where, values = ["trial.id > ?"], list[Any]()
     if wanted.task is not None:
         listed = database.read(lambda c: summaries(c, Filters(task=wanted.task)))
@@ -83,7 +87,7 @@ def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_s
 
 
 def _insert(c: sqlite3.Connection, records: Sequence[Record]) -> int:
-    """Add those that are not there yet, and a verdict for each of them that was verified; how many."""
+    """Add the records that are new, and a verdict for each verified one of them; return how many are new."""
     added = insert(c, [row_of(record) for record in records], skip_known=True)
     new = [record for record, is_new in zip(records, added) if is_new]
     verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]

@@ -1,11 +1,12 @@
-"""Boxes: how the copy of an operand, or the result of an attached stage, lies in the shared memory of a thread block.
+"""Boxes: the layout of a staged operand, or of an attached stage's result, in the shared memory of a thread block.
 
-A staged operand has two layouts, of which a knob (`nest.layout_knob`) chooses:
+A staged operand whose last axis is a reduce axis has two layouts; a knob (`nest.layout_knob`) chooses one:
 
-    0   its axes as they are, [m, k]: a thread that takes several k of a row reads them as one vector
-    1   reduce axes first, [k, m]: a thread that has several neighbouring rows reads them as one vector
+    0   plain: its axes in their own order, [m, k]. A thread reads several k of one row as a vector.
+    1   reduce axes first, [k, m]. A thread reads one k of several neighbouring rows as a vector.
 
-Rows are padded in both, so that those which threads access side by side begin in different banks.
+Rows are padded in both, so that the rows that threads access side by side begin in different banks. Other boxes have
+the plain layout.
 """
 
 from __future__ import annotations
@@ -20,32 +21,34 @@ from stormdrop.space.nest import has_layouts, is_copy
 from stormdrop.space.structure import Stage
 
 ROW_PADDING_BYTES = 16
-"""Added to the rows of a staged operand: one row then begins in other banks than the next."""
+"""Padding behind each row of a staged operand, so that neighbouring rows begin in different banks."""
 BOX_ELEMENTS = 16
-"""The boxes of a pipeline begin at multiples of it, so that each is aligned as the first."""
+"""The boxes of a pipeline begin at multiples of this, so that all are aligned like the first."""
 
 
 def _padding(stage: Stage) -> int:
-    """Elements between two rows."""
+    """`ROW_PADDING_BYTES` in elements."""
     return ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
 
 
 @memoised()
 def _is_padded(stage: Stage) -> bool:
-    """Whether rows are padded as the axes are: the last one is a reduce axis, so rows are the rows of a tile."""
+    """Whether rows are padded in the plain layout: in copies whose last axis is a reduce axis. Threads that compute
+    different rows of a tile then read the same column of different box rows.
+    """
     is_narrow = ITEMSIZE[stage.tensor.dtype] <= ROW_PADDING_BYTES // 2
     return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
 
 
 def _behind_row(stage: Stage) -> int:
-    """Elements behind every row where the axes are as they are. An operand of matrix instructions says so itself."""
+    """Elements of padding behind a row in the plain layout. The copies for matrix instructions bring their own."""
     if stage.row_padding:
         return stage.row_padding // ITEMSIZE[stage.tensor.dtype]
     return _padding(stage) if _is_padded(stage) else 0
 
 
 def split_axes(stage: Stage) -> tuple[list[Axis], list[Axis]]:
-    """The axes of a staged operand's box that are spatial in its reader, and those that are reduced."""
+    """The axes of a staged operand's box: those that are spatial in its reader, and those that the reader reduces."""
     axes = [a for a in stage.place if isinstance(a, Axis)]
     spatial = [a for a in axes if not stage.axis_id(a).startswith("r")]
     return spatial, [a for a in axes if a not in spatial]
@@ -64,7 +67,7 @@ def box_elements(stage: Stage, sizes: Mapping[Axis, Num], layout: Num) -> Num:
 
 
 def _row(stage: Stage, spatial: Sequence[Num]) -> Num:
-    """Elements from one reduce index to the next, where reduce axes come first."""
+    """The padded length of a row in layout 1: elements from one reduce index to the next."""
     unit = _padding(stage)
     return ceil_div(prod_of(spatial), unit) * unit + unit
 
@@ -85,7 +88,7 @@ def box_strides(stage: Stage, sizes: Mapping[Axis, int], layout: int) -> tuple[i
 
 
 def is_contiguous(stage: Stage, layout: Num) -> Num:
-    """Whether the elements that a vector of the copy stores are neighbours in the box."""
+    """Whether the elements of a vector that the copying stage stores are neighbours in the box."""
     if not stage.axes or stage.vector is None:
         return True
     plain = stage.vector is stage.axes[-1]

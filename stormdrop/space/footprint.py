@@ -63,7 +63,9 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
 
 @memoised()
 def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float]:
-    """Vector operations of one body instance and of one epilogue: 1 for a multiply-add, about 20 for a function."""
+    """Vector operations of one body instance and of one epilogue: 1 for a multiply-add, about 20 for a transcendental
+    function.
+    """
     finish = _operations(stage.finish, coefficients)
     if not stage.is_reduction:
         return 0.0, finish
@@ -100,7 +102,7 @@ def _operations(e: Expr, coefficients: CpuCoefficients) -> float:
 
 
 class StageCost:
-    """The cost of one stage; every Num is a number or a column."""
+    """The cost of one stage; a `Num` is a number for one point, or a column for many."""
 
     def __init__(
         self, tiling: Tiling, executions: Num, operands: tuple[Operand, ...], coefficients: CpuCoefficients
@@ -119,7 +121,7 @@ class StageCost:
         for a in stage.reduce_axes:
             reduce_steps = reduce_steps * (ceil_div(extent[a], width) if a is stage.vector else extent[a])
         self.steps = self.tiles * reduce_steps
-        """Over all tiles and executions."""
+        """Steps over all tiles and executions."""
         self.vector_steps = executions * prod_of([extent[a] for a in others]) * reduce_steps
         """Body instances: one row, one vector, one reduce step."""
         self.lane_use: Num = 1.0
@@ -153,6 +155,7 @@ class StageCost:
         return count * tiling.vectors * slots
 
     def _distinct_rows(self, o: Operand, axis: Axis) -> Num:
+        """Rows of the tile along `axis` that one step loads anew; fewer than all for an unrolled sliding window."""
         stage, rows = self.stage, self.tile[axis]
         inner = stage.reduce_axes[-1] if stage.is_reduction else None
         if inner is None or inner is stage.vector:
@@ -182,8 +185,8 @@ class StageCost:
                 steps = steps * where(tiling.peel > 0, stage.reduce_axes[-2].extent, 1)
         if stage.unrolled:
             steps = steps * prod_of([a.extent for a in stage.reduce_axes[:-1]]) * density(stage)
-        ends = self.rows * tiling.vectors * (finish + len(self.operands) + 2)
-        return (per_step * steps + ends) * variants(tiling)
+        epilogue = self.rows * tiling.vectors * (finish + len(self.operands) + 2)
+        return (per_step * steps + epilogue) * variants(tiling)
 
     @property
     def live_vectors(self) -> Num:
@@ -201,7 +204,7 @@ class StageCost:
 
     @cached_property
     def useful(self) -> Num:
-        """The share of steps that is executed: padding that loop ranges or unrolled copies exclude is not."""
+        """The share of steps that is executed. Steps in padding that loop ranges or unrolled copies exclude are not."""
         stage, share = self.stage, 1.0
         for o in self.operands:
             for a, r, inside in o.borders:
@@ -223,7 +226,7 @@ class StageCost:
 
     @property
     def parallel(self) -> Num:
-        """Iterations of the parallel loop; 1 of an attached stage."""
+        """Iterations of the parallel loop; 1 for an attached stage."""
         return self.tiling.units if self.stage.host is None else 1
 
     @property
@@ -280,11 +283,11 @@ class StageCost:
         ]
 
     def fetched(self, threads: int, local: Collection[Tensor]) -> tuple[Num, Num]:
-        """Bytes that all threads together bring into caches of their own: of constants, and of what is written in every
-        run, by another core as a rule.
+        """Bytes that all threads together fetch into their private caches: first of constants, second of tensors that
+        every run writes anew, usually on another core.
 
-        A thread takes a run of consecutive units, and fetches a box that several of its units share once. `local`: the
-        tensors that a unit computes itself.
+        A thread executes consecutive units of the parallel loop. A box that several of its units share is fetched once.
+        `local`: the tensors that a unit computes itself; they are not fetched.
         """
         constant: Num = 0
         written: Num = 0
@@ -313,9 +316,11 @@ class StageCost:
         return constant, written
 
     def traffic(self, moved: list[Num], capacity: float) -> Num:
-        """Bytes moved into a cache of `capacity`: boxes inside the outermost loop where all fit are loaded once each.
+        """Bytes moved into a cache of `capacity` bytes.
 
-        `moved`: bytes by loop, as `moved_bytes`, of one operand or summed. A stage that fits entirely is resident.
+        Take the outermost loop inside which the boxes of all operands fit: each of these boxes is loaded once. Where
+        the whole stage fits, it is resident: no traffic. `moved`: bytes by loop, as `moved_bytes` gives them, of one
+        operand or summed.
         """
         best, totals = moved[0], self.boxes.totals
         for p in range(1, len(self.boxes.loops)):
@@ -324,7 +329,7 @@ class StageCost:
 
 
 class Boxes(NamedTuple):
-    """Entry p of a list: inside loop p; the last: of the whole stage."""
+    """Boxes by loop. Entry p of a list is about the boxes inside loop p, the last entry about the whole stage."""
 
     loops: list[LoopLevel]  # innermost first
     footprints: list[list[Num]]  # bytes, by operand
@@ -366,7 +371,7 @@ def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
 def variants(tiling: Tiling) -> Num:
     """Code variants of the register tile: per axis the full tile and the remainder.
 
-    An attached box that is clipped at the tensor's end has other remainders: four variants per axis.
+    An attached stage whose box is clipped at the tensor's end has other remainders there: four variants per axis.
     """
     stage = tiling.stage
     total: Num = 1

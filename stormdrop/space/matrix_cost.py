@@ -1,5 +1,6 @@
-"""The cost of a matrix product by matrix instructions, in a thread block. A *step* is one instruction's depth for the
-whole tile of a warp.
+"""The cost of a matrix product by matrix instructions, in a thread block.
+
+A *step* multiplies the whole tile of a warp over one instruction's depth k.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from stormdrop.space.tiling import MATRIX_LANES
 from stormdrop.target.gpu import WARP
 
 GROUP_ROWS = 8
+"""Rows in a group, and so the rows that the lanes of a warp store to with one instruction."""
 SPLIT_REGISTERS = 5
-"""Registers for each of a fragment that is split: the assembler splits those of later steps ahead."""
+"""Registers in place of one register of a fragment that is split into a large and a small part (3xtf32). They are more
+than two, since the assembler splits fragments of later steps ahead."""
 WARP_PRODUCTS = 370.0
-"""bf16 multiply-adds in a cycle of a warp that is alone on its quarter of a multiprocessor."""
+"""bf16 multiply-adds per cycle of a warp that is alone on its quarter of a multiprocessor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +40,13 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def _column_groups(self) -> Num:
-        """Groups of columns."""
+        """Groups of columns in the tile of a warp."""
         assert self.stage.vector is not None
         return self.tiling.trips[LoopLevel(self.stage.vector, nest_of(self.stage).register)]
 
     @cached_property
     def _row_groups(self) -> Num:
-        """Groups of rows."""
+        """Groups of rows in the tile of a warp."""
         level = nest_of(self.stage).register
         return prod_of([self.tiling.trips[LoopLevel(a, level)] for a in self.stage.axes if a is not self.stage.vector])
 
@@ -55,12 +58,12 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def _instructions(self) -> Num:
-        """Matrix instructions of one step; a last group of rows takes one alone."""
+        """Matrix instructions of one step. One takes two groups of rows; an odd last group has one to itself."""
         return ceil_div(self._row_groups, 2) * self._column_groups * self.matrix.kernel.products
 
     @cached_property
     def _step_products(self) -> Num:
-        """Multiply-adds of one step, in those of bf16 that take as long."""
+        """Multiply-adds of one step, in bf16 multiply-adds: one of tf32 takes as long as two."""
         kernel = self.matrix.kernel
         weight = 1.0 if kernel.operand != "f32" else 2.0
         return self._instructions * (kernel.m * kernel.n * kernel.k * weight)
@@ -71,18 +74,18 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def body_instructions(self) -> Num:
-        """Matrix instructions, and the conversions of fragments."""
+        """Instructions of one step: those that multiply, and those that round or split fragments."""
         if self.matrix.kernel.operand != "f32":
             return self._instructions
         groups = zip((self._row_groups, self._column_groups), self.matrix.is_rounded)
         rounding = sum_of([4 * n for n, is_rounded in groups if not is_rounded])
         if self.matrix.kernel.products == 1:
             return self._instructions + rounding
-        return self._instructions + 3 * rounding + self.accumulators  # two parts, and additions of the steps
+        return self._instructions + 3 * rounding + self.accumulators  # round, subtract, round; add each step's sums
 
     @cached_property
     def waiting_cycles(self) -> Num:
-        """Cycles in which no warp multiplies: all wait at a barrier, or for the first fragments of a loop's trip."""
+        """Cycles in which no warp multiplies: all wait at a barrier, or for the first fragments of a loop iteration."""
         k, turns = self.coefficients, self.steps / self.tiling.unroll
         return self.executions * self.tiles * (self.reduce_blocks * k.barrier_cycles + turns * k.loop_cycles)
 
@@ -92,7 +95,9 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def loads(self) -> list[tuple[Operand, Num, Num]]:
-        """Four 8 × 8 matrices at once by ldmatrix; 32-bit elements that are not contiguous along k one by one."""
+        """See `BlockCost`. ldmatrix loads four 8 × 8 matrices at once, one row of 16 bytes a lane. 32-bit elements that
+        are not contiguous along k are loaded one by one.
+        """
         inner = self.stage.reduce_axes[-1]
         found: list[tuple[Operand, Num, Num]] = []
         for o, groups in zip(self.operands[:-1], (self._row_groups, self._column_groups)):
@@ -110,10 +115,10 @@ class MatrixCost(BlockCost):
         return self.accumulators + fragments * split
 
     def wavefronts(self, o: Operand, width: Num) -> Num:
-        """Fragments are read without conflicts of banks; a store's lanes are in 8 rows."""
+        """See `BlockCost`. Rows are padded, so fragments are read without bank conflicts. A store touches 8 rows."""
         return width * (WARP / LINE_BYTES) if o.tensor in self.shared else GROUP_ROWS
 
     @cached_property
     def latency_cycles(self) -> Num:
-        """One fragment's load before the first instruction of every reduce block."""
+        """See `BlockCost`. The latency of one fragment's load before every reduce block, and a little in every step."""
         return self.executions * self.tiles * sum_of([self.reduce_blocks * 30.0, self.steps * 2.0])

@@ -35,10 +35,12 @@ from stormdrop.target.microkernels import MATRIX_KERNELS, Microkernel, Precision
 from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES, MATRIX_STRUCTURE
 
 HALF_PADDING_BYTES, WORD_PADDING_BYTES = 16, 32
-"""Behind a row of 16-bit elements, so that eight rows of 16 bytes lie in different banks; and behind a row of 32-bit
-elements of which the lanes of a warp read eight neighbours in each of four rows."""
+"""Padding of the rows of a copy in shared memory, against bank conflicts. The first where ldmatrix loads fragments: its
+eight rows of 16 bytes lie in different banks. The second where ldmatrix cannot, for 32-bit elements with rows along the
+operand's own axis: the lanes of a warp read eight neighbours in each of four rows."""
 HALF_OF_LAST_BIT = 0x1000
-"""Of a tf32's mantissa, in the bits of an f32: rounds to the nearest, ties away from zero, as cvt.rna does."""
+"""Half of the last mantissa bit of a tf32, as bits of an f32. Added before the lower bits are cleared, it rounds to the
+nearest, ties away from zero, as cvt.rna does."""
 
 
 class Factors(NamedTuple):
@@ -46,19 +48,23 @@ class Factors(NamedTuple):
 
     row: Expr
     column: Expr
-    row_axes: tuple[Axis, ...]  # of the first operand alone
+    row_axes: tuple[Axis, ...]  # the axes that only the first operand has
 
 
 class MatrixProduct:
-    """Sum products by matrix instructions of a warp, whose operands are staged in shared memory.
+    """Sum products by matrix instructions of a warp, with the operands staged in shared memory.
 
         C[i,j] += A[i,k] * B[k,j]   ->   per reduce block: A'[i,k] = round(A[i,k]);  B'[k,j] = round(B[k,j])
                                          per warp:         C[16,8] += A'[16,k] * B'[k,8]
 
-    Arguments: the precision, the axis of the rows, and where each operand is rounded. `block`: in the copy to shared
-    memory, or of tf32 where fragments are read; `root`, `load`: the whole tensor ahead, in a phase of its own, or when
-    constants are packed. What is split into a large and a small part is not rounded before. The innermost reduce axis
-    is padded with zeros to whole instructions.
+    Arguments: the precision, the axis of the rows, and for each of the two operands where it is rounded:
+
+        block   in the copy to shared memory; to tf32 only when fragments are read from there
+        root    the whole tensor, in a phase before
+        load    the whole constant, when constants are packed
+
+    At 3xtf32 operands are split into a large and a small part when fragments are read, so they are never rounded ahead.
+    The innermost reduce axis is padded with zeros to a multiple of the instruction's depth k.
     """
 
     name, version = "mma", 1
@@ -79,7 +85,7 @@ class MatrixProduct:
         return [*((target.precision, rows, *pair) for pair in chosen), None]
 
     def _places(self, s: Structure, op: Expr, kernel: Microkernel) -> list[ComputeAt]:
-        """Where an operand may be rounded."""
+        """Where an operand may be rounded; `block` alone where it is split, or has the instruction's type already."""
         tensor = operand_load(op).tensor
         if kernel.products > 1 or op.dtype == kernel.operand != "f32":
             return [ComputeAt.REDUCE_BLOCK]
@@ -119,7 +125,7 @@ class MatrixProduct:
 
 
 def _factors(stage: Stage, kernel: Microkernel) -> Factors | None:
-    """The operands of a sum of f32 products, perhaps under a condition on indices; None where it is none."""
+    """The operands of a stage that sums f32 products, perhaps under a condition on indices; None for other stages."""
     body = stage.body
     if isinstance(body, Select) and index_condition(body.condition) and isinstance(body.a, Bin) and _is_zero(body.b):
         body = body.a
@@ -154,7 +160,7 @@ def _is_zero(e: Expr) -> bool:
 
 
 def _padded(stage: Stage, kernel: Microkernel) -> Stage:
-    """The stage with its innermost reduce axis rounded up to whole instructions; its body is that of before."""
+    """The stage with its innermost reduce axis rounded up to a multiple of k. Its body still has the old axis."""
     axis = stage.reduce_axes[-1]
     if axis.extent % kernel.k == 0:
         return stage
@@ -165,7 +171,7 @@ def _padded(stage: Stage, kernel: Microkernel) -> Stage:
 
 
 def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
-    """An operand over the padded axis: zero beyond the end of `axis`."""
+    """An operand over the padded axis `longer`: zero beyond the end of `axis`."""
     if axis is longer:
         return element
     inside, moved = compare("lt", longer, axis.extent), substitute(element, {axis: longer})
@@ -175,7 +181,7 @@ def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
 
 
 def _rounded(x: Expr, kernel: Microkernel) -> Expr:
-    """A number as the instruction takes it: of another type, or an f32 of which the mantissa has 10 bits."""
+    """A number in the instruction's format: of another type, or for tf32 an f32 whose mantissa has 10 bits."""
     if kernel.operand != "f32":
         return build.cast(x, kernel.operand)
     bits = binary("add", call("bits_as_i32", x), HALF_OF_LAST_BIT)
@@ -185,7 +191,9 @@ def _rounded(x: Expr, kernel: Microkernel) -> Expr:
 def _rounded_ahead(
     s: Structure, id: str, stage: Stage, element: Expr, kernel: Microkernel, number: int, level: ComputeAt
 ) -> tuple[Structure, Expr]:
-    """A stage before `stage` that rounds the whole tensor of an operand, and the operand read from its result."""
+    """The structure with a stage before `stage` that rounds the whole tensor of an operand, and the operand as read
+    from the rounded tensor.
+    """
     load = loads(element)[0]
     source = load.tensor
     axes = tuple(Axis(f"i{d}", n, "spatial") for d, n in enumerate(source.shape))
@@ -222,9 +230,10 @@ def _rounded_ahead(
 
 
 def _staged(stage: Stage, element: Expr, kernel: Microkernel, number: int, along: Axis) -> tuple[Stage, Expr]:
-    """The copy of an operand in shared memory, rounded, and its element as the product reads it.
+    """The stage that copies an operand to shared memory, converted to the instruction's type, and the load from there.
 
-    Rows end in the axis that is contiguous in the source: `along`, or the reduction's.
+    `along` is the axis of the operand's rows or columns. The copy's last axis is the one that is contiguous in the
+    source: `along`, or the innermost reduce axis.
     """
     load = loads(element)[0]
     inner = stage.reduce_axes[-1]

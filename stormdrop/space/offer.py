@@ -1,7 +1,7 @@
-"""An offer: schedules of other tasks that a task may take without measuring them, and what decides whether it does.
+"""An offer: schedules of other tasks that a task may take unmeasured, and what decides whether it does.
 
-Each is re-fitted to the task (`stormdrop.space.refit`). A scorer compares the candidates with the default schedule. The
-best one is taken if it is predicted to be faster by the margin or more; otherwise the default stays.
+Each schedule is re-fitted to the task (`stormdrop.space.refit`), which gives candidates. A scorer compares these with
+the default schedule. The best candidate is taken if its predicted gain reaches the margin; otherwise the default stays.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class OfferedSchedule:
-    """A schedule and the task it was found for, as JSON: most are read in another process than the one that offers."""
+    """A schedule and the task it was found for, as JSON: most are parsed in another process than that which offers."""
 
     task: Mapping[str, Any]
     schedule: Mapping[str, Any]
     name: str
-    """Of the task and of the model it was measured in, for people."""
+    """The names of the task and of the model it was measured in, for people."""
 
     def source(self) -> tuple[Task, Schedule]:
         """Raises UserError where this version cannot read them."""
@@ -41,12 +41,12 @@ class OfferedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a task may take unmeasured."""
+    """Schedules that one task may take unmeasured, with the scorer and the margin that decide."""
 
     schedules: tuple[OfferedSchedule, ...]
     scorer: Scorer
     margin: float
-    """How many times faster than the default a candidate must be predicted to be."""
+    """How many times faster than the default a candidate must be predicted to be, at least."""
     origin: str
     """Where the schedules come from: `donor`, the store; or `portfolio`."""
 
@@ -63,12 +63,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A re-fitted schedule that nobody measured for its task."""
+    """A re-fitted schedule that a task takes, although nobody measured it for this task."""
 
     schedule: Schedule
     donor: str
     predicted: float
-    """How many times faster than the default schedule."""
+    """The predicted gain: how many times faster than the default schedule."""
     origin: str
 
     def to_json(self) -> dict[str, object]:
@@ -82,7 +82,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """A candidate for a task, from the schedule of another one."""
+    """A candidate for a task, re-fitted from the schedule of another one, with its predicted gain."""
 
     schedule: Schedule
     donor: str
@@ -111,31 +111,33 @@ def predictions(
     default: tuple[Sketch, Points],
     rules: Sequence[Rule] = RULES,
 ) -> list[Refitted]:
-    """What re-fitting gives besides the default schedule, each once, with the gain predicted; the best first."""
+    """The distinct candidates that re-fitting gives, other than the default schedule; the best prediction first."""
     target = default[0].target
-    standard = default[0].schedule(default[1])
+    default_schedule = default[0].schedule(default[1])
     donors: dict[Schedule, str] = {}
     for one in offered:
         try:
-            origin, schedule = one.source()
-            donors = dict.fromkeys(refit(schedule, origin, task, target, rules), one.name) | donors
+            source_task, schedule = one.source()
+            donors = dict.fromkeys(refit(schedule, source_task, task, target, rules), one.name) | donors
         except (UserError, ScheduleError):
-            continue  # of another version
-    donors.pop(standard, None)
-    places = [default, *(replay(task, schedule, target, rules) for schedule in donors)]
-    scores = scorer.scores(_features(places), judge_of(target).features)
+            continue  # written by another version, with rules or a format that this one does not have
+    donors.pop(default_schedule, None)
+    candidates = [default, *(replay(task, schedule, target, rules) for schedule in donors)]
+    scores = scorer.scores(_features(candidates), judge_of(target).features)
     gains = 2.0 ** (scores[1:] - scores[0])
     found = [Refitted(schedule, name, float(gain)) for (schedule, name), gain in zip(donors.items(), gains)]
     return sorted(found, key=lambda f: -f.predicted)
 
 
-def _features(places: Sequence[tuple[Sketch, Points]]) -> NDArray[np.float32]:
-    """A row for each point. Points of one structure are asked for together: tracing its formulas is what takes time."""
+def _features(candidates: Sequence[tuple[Sketch, Points]]) -> NDArray[np.float32]:
+    """A row of features for each point. Those of one structure are computed together: tracing its formulas takes most
+    of the time.
+    """
     groups: dict[object, list[int]] = {}
-    for k, (sketch, _) in enumerate(places):
+    for k, (sketch, _) in enumerate(candidates):
         groups.setdefault((sketch.variant, sketch.structure.steps), []).append(k)
     rows: dict[int, NDArray[np.float64]] = {}
     for same in groups.values():
-        matrix = places[same[0]][0].features(np.stack([places[k][1] for k in same]))
+        matrix = candidates[same[0]][0].features(np.stack([candidates[k][1] for k in same]))
         rows |= dict(zip(same, matrix))
-    return np.stack([rows[k] for k in range(len(places))]).astype(np.float32)
+    return np.stack([rows[k] for k in range(len(candidates))]).astype(np.float32)

@@ -1,9 +1,9 @@
 """A learned score of points as plain data: trees over a judge's features, grown by `stormdrop.cost.model`.
 
-    score = (1 - prior_share) · trees  -  prior_share · log2 estimate
+    score = (1 - prior_share) · (sum of the trees' outputs)  -  prior_share · log2(estimate)
 
-The difference of two scores of one task predicts log2 of how many times faster the first point is. Evaluating a scorer
-needs numpy alone, so that compiling does not load what growing trees needs.
+Higher is faster: for two points of one task, the difference of scores predicts log2 of how many times faster the first
+one is. Evaluating a scorer needs numpy alone, so compiling does not load the libraries that grow trees.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from stormdrop.errors import UserError
 from stormdrop.space.features import FeatureSet, widened
 
 TreeNode = tuple[float] | tuple[int, float, int, int]
-"""A leaf's value; or a column, a threshold, and the places of the nodes for rows at most the threshold and beyond."""
+"""A leaf: its value. An inner node: a column of the features, a threshold, and the indices of two child nodes: for rows
+whose feature is at most the threshold, and for other rows."""
 MOST_NODES = 1 << 12
 MOST_TREES = 1 << 12
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """The nodes of each tree, a parent before its children."""
+    """Trees as lists of nodes, a parent before its children, and the share of the estimate in a score."""
 
     trees: tuple[tuple[TreeNode, ...], ...]
     prior_share: float
 
     def scores(self, rows: NDArray[Any], features: FeatureSet) -> NDArray[np.float64]:
-        """One for each row of features, higher is better; only those of one task may be compared."""
+        """One score for each row of features. Only scores of one task may be compared."""
         prior = -rows[:, features.index("prior")].astype(np.float64)
         grown = self._outputs(widened(rows, features))
         return (1.0 - self.prior_share) * grown + self.prior_share * prior
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """By tree and node: threshold (a leaf's value), and column, lower and upper child; a leaf is its own child."""
+        """The trees as arrays, by tree and node: the threshold or a leaf's value; and the column and both children. A
+        leaf is its own child, so that rows that have arrived stay there.
+        """
         size = max((len(tree) for tree in self.trees), default=1)
         numbers, places = np.zeros((len(self.trees), size)), np.zeros((len(self.trees), size, 3), np.int64)
         for t, tree in enumerate(self.trees):
@@ -51,22 +54,23 @@ class Scorer:
         return numbers, places
 
     def _outputs(self, wide: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The sum of the trees' outputs for each row. All rows descend all trees by one level per iteration."""
         numbers, places = self._tables
         tree, row = np.arange(len(self.trees))[:, None], np.arange(len(wide))[None, :]
         at = np.zeros((len(self.trees), len(wide)), np.int64)
         while True:
             column, lower, upper = np.moveaxis(places[tree, at], -1, 0)
-            below = np.where(wide[row, column] <= numbers[tree, at], lower, upper)
-            if np.array_equal(below, at):
+            child = np.where(wide[row, column] <= numbers[tree, at], lower, upper)
+            if np.array_equal(child, at):
                 return numbers[tree, at].sum(axis=0)
-            at = below
+            at = child
 
     def to_json(self) -> dict[str, object]:
         return {"prior_share": self.prior_share, "trees": [[list(node) for node in tree] for tree in self.trees]}
 
     @staticmethod
     def from_json(data: Any, features: FeatureSet) -> Scorer:
-        """The inverse of `to_json`. Raises UserError for anything that is no scorer of rows of such features."""
+        """The inverse of `to_json`. Raises UserError for anything else, and for columns that `features` lacks."""
         try:
             share, trees = float(data["prior_share"]), tuple(_tree(tree, features) for tree in data["trees"])
         except (KeyError, TypeError, ValueError) as error:
@@ -77,7 +81,7 @@ class Scorer:
 
 
 def _tree(data: Any, features: FeatureSet) -> tuple[TreeNode, ...]:
-    """Raises ValueError for nodes that lead nowhere or back."""
+    """The nodes of one tree. Raises ValueError for children that do not exist or do not come after their parent."""
     nodes = cast(Sequence[Any], data)
     if not 0 < len(nodes) <= MOST_NODES:
         raise ValueError(f"a tree of {len(nodes)} nodes")

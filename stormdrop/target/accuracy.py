@@ -9,14 +9,15 @@ from stormdrop.target.microkernels import MATRIX_KERNELS
 
 EPS = 2.0**-23
 NETWORK_ERRORS = 16.0
-"""The errors of a network's outputs, in those of one product: a hundred layers add random errors up to some ten."""
+"""How many times larger the error of a network's output may be than that of one product. The random errors of a hundred
+layers add up to about ten times that of one."""
 
 
 def error_bound(variant: Variant, target: Target) -> float:
     """The bound of a variant, in units of eps · Σ|a·b|, at the precision of the target's products.
 
-    A product of factors that are rounded by a relative error u each is off by 2 u + u². Of a chain of n sums, where
-    each may multiply the results of the one before, the errors add up.
+    Rounding both factors with a relative error u each changes their product by up to 2 u + u², relatively. Each sum of
+    a variant may multiply the results of the one before, so the bound grows with the number of sums.
     """
     kernel = target.matrix_kernel if isinstance(target, Gpu) else None
     if kernel is None:
@@ -27,5 +28,7 @@ def error_bound(variant: Variant, target: Target) -> float:
 
 
 def network_tolerance(precision: str) -> float:
-    """The error of a network's outputs, relative to the largest, that its products' precision explains; 0 of f32."""
+    """The error of a network's outputs, relative to the largest output, that the precision of its products explains; 0
+    for f32.
+    """
     return max((NETWORK_ERRORS * 2.0 * k.roundoff for p, k in MATRIX_KERNELS.items() if p == precision), default=0.0)
