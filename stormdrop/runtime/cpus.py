@@ -95,13 +95,13 @@ def _ordered(pattern: str, cpus: tuple[int, ...], root: Path) -> tuple[int, ...]
     """All of `cpus`, in the order in which threads take them. The sort key of a CPU:
 
         compact   hyperthread of its core, node, last-level cache, core
-        spread    hyperthread of its core, cores seen before in its cache, rank of the cache in its node, node
+        spread    hyperthread of its core, such ones seen before in its cache, rank of the cache in its node, node
 
     A core, or a cache, is named by the lowest CPU that belongs to it.
     """
     node_of = _node_by_cpu(root)
     core_cpus: Counter[int] = Counter()  # CPUs seen so far, by core
-    cache_cores: Counter[tuple[int, int]] = Counter()  # cores seen so far, by node and last-level cache
+    cache_cpus: Counter[tuple[int, ...]] = Counter()  # CPUs seen so far, by node, last-level cache and hyperthread
     node_caches: dict[int, list[int]] = {}  # last-level caches seen so far, by node
     sort_keys: dict[int, tuple[int, ...]] = {}
     for cpu in cpus:
@@ -117,8 +117,8 @@ def _ordered(pattern: str, cpus: tuple[int, ...], root: Path) -> tuple[int, ...]
         if pattern == "compact":
             sort_keys[cpu] = sibling, node, last_cache, core
         else:
-            sort_keys[cpu] = sibling, cache_cores[node, last_cache], caches.index(last_cache), node
-            cache_cores[node, last_cache] += sibling == 0
+            sort_keys[cpu] = sibling, cache_cpus[node, last_cache, sibling], caches.index(last_cache), node
+            cache_cpus[node, last_cache, sibling] += 1
     return tuple(sorted(cpus, key=lambda cpu: (*sort_keys[cpu], cpu)))
 
 

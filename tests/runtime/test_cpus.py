@@ -79,6 +79,7 @@ def test_spread_takes_every_node_then_every_cache_before_a_second_core(tmp_path:
     root = machine(tmp_path, nodes=2, caches=2, cores=2)
     assert cpus_for("spread", 8, root) == (0, 4, 2, 6, 1, 5, 3, 7)
     assert cpus_for("spread", 3, root) == (0, 4, 2)
+    assert cpus_for("spread", 16, root)[8:] == (8, 12, 10, 14, 9, 13, 11, 15)  # second CPUs of cores, alike
 
 
 def test_only_cpus_of_the_mask_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
