@@ -12,7 +12,7 @@ VARIABLES = {
     "STORMDROP_THREADS": "threads that run a model",
     "STORMDROP_SPIN": "microseconds that a waiting thread spins before it sleeps",
     "STORMDROP_AFFINITY": "CPUs of the threads: none, compact, spread, or a list such as 0-3,8",
-    "STORMDROP_GROUPS": "how phases may share barriers: none, or some of serial, independent, local, prefetch",
+    "STORMDROP_GROUPS": "how phases may share barriers: none, or some of serial, independent, local",
     "STORMDROP_CACHE_DIR": "the folder of the store and of what was measured of this machine",
     "STORMDROP_PORTFOLIO": "a folder of portfolios, in place of those that come with the package",
 }

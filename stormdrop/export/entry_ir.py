@@ -21,7 +21,7 @@ from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features
-from stormdrop.runtime.group import StepRow, step_rows
+from stormdrop.runtime.group import step_rows
 from stormdrop.runtime.host_device import scratch_stride
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
@@ -118,26 +118,12 @@ def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) ->
                 _word(offset=numbers["SCRATCH_AT"], is_relative=True),
                 _word(offset=numbers["STRIDE"]),
                 *(_word(offset=n) for n in row.words),
-                *_ahead(image, row, prefix),
             ]
         kernels += len(image.kernels)
         sizes.append(_row("size", first, len(binds), begin, len(listed)))
     for name, rows in (("word", [*pointers, *steps]), ("bind", binds), ("size", sizes)):
         lines.append(f"@{name}s = internal constant [{len(rows)} x %{name}] [{', '.join(rows)}]")
     return "\n".join(lines)
-
-
-def _ahead(image: Image, row: StepRow, prefix: str) -> list[str]:
-    """What a waiting thread loads; of a library that is opened with another number of threads, other parts of it."""
-    if row.prefetch is None:
-        return [_word()] * 3
-    call = image.calls[row.prefetch.call]
-    address = call.addresses[row.prefetch.slot]
-    assert address is not None
-    assert address.space == "weights"
-    nbytes = image.kernels[call.kernel].buffers[row.prefetch.slot].nbytes
-    words = row.prefetch_words(nbytes, image.threads)
-    return [_word(f"@{prefix}_weights", address.offset), *(_word(offset=n) for n in words)]
 
 
 def _row(kind: str, *fields: int) -> str:

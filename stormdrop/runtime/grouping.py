@@ -8,9 +8,8 @@ Phases are taken in their order. A phase joins the group before it in one of thr
     local         It does share bytes that are written with other phases of the group, but only within one iteration of
                   the group. Proved from the affine intervals of `lower.touches`, iteration by iteration.
 
-Otherwise it begins a new group. With `prefetch`, which is off by default, and where the model's constants do not fit
-the last-level cache (`Cpu.is_cold`), threads that wait for the end of a group load the largest constant of the next
-group. Estimates, target data and kernels decide: equal models have equal groups on equal targets.
+Otherwise it begins a new group. Estimates, target data and kernels decide: equal models have equal groups on
+equal targets.
 
 Invariant: an iteration of a group touches nothing that another iteration of the group writes. The proof takes buffers
 with different keys for disjoint memory. The layout of the arena keeps them disjoint while the group runs, by way of
@@ -29,17 +28,12 @@ import numpy as np
 from stormdrop.environment import variable
 from stormdrop.errors import UserError
 from stormdrop.lower.touches import Ints, Touch
-from stormdrop.runtime.group import Group, Prefetch
+from stormdrop.runtime.group import Group
 from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.target.cpu import Cpu
 
-PREFETCH = "prefetch"
-MEANS = ("serial", "independent", "local", PREFETCH)
-"""What `STORMDROP_GROUPS` may name: the ways in which a phase joins a group, and prefetching at the end of a group."""
-USUAL = MEANS[:-1]
-"""The default, without prefetching, which gained nothing where it was measured: 2 threads hardly wait, and for 16
-threads the L3 held all constants.
-"""
+MEANS = ("serial", "independent", "local")
+"""What `STORMDROP_GROUPS` may name: the ways in which a phase joins a group."""
 MOST_CHAIN_SECONDS = 15e-6
 """No phase is appended to a serial group that would take longer than this with it. The other threads wait meanwhile,
 and fall asleep if they wait for longer than they spin (`pool_settings.SPIN_MICROSECONDS`).
@@ -50,8 +44,6 @@ L2_SHARE = 0.5
 """The part of the L2 that all constants of a parallel group may fill. A thread runs its share of a group in several
 parts, and each part goes through all phases: the constants should stay in the L2 from one part to the next.
 """
-AHEAD_BYTES, AHEAD_L2_SHARE = 512 << 10, 0.5
-"""A waiting thread prefetches at most so many bytes, and at most this part of its L2."""
 IMBALANCE = 0.02
 """By how much the imbalance of a group (`_Maker._imbalance`) may exceed that of its least balanced phase."""
 
@@ -62,7 +54,7 @@ def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
-        return frozenset(() if text else USUAL)
+        return frozenset(() if text else MEANS)
     found = frozenset(part.strip() for part in text.split(","))
     if not found <= set(MEANS):
         raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes none, or some of {', '.join(MEANS)}")
@@ -103,7 +95,7 @@ class PlacedPhase:
 
 def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -> tuple[Group, ...]:
     """The groups of a model's phases, none of which may be empty. No groups at all, (), stand for a barrier after every
-    phase: returned where no phase joins another, none becomes serial, and nothing is prefetched.
+    phase: returned where no phase joins another, and none becomes serial.
     """
     if target.threads == 1 or not means:
         return ()
@@ -111,30 +103,9 @@ def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -
     for phase in phases:
         maker.add(phase)
     drafts = maker.groups
-    ahead: list[Prefetch | None] = [None] * len(drafts)
-    if PREFETCH in means and target.is_cold:
-        ahead[:-1] = [_prefetch(draft.phases, target) for draft in drafts[1:]]
-    if not any(ahead) and all(len(d.phases) == 1 and d.extent == d.phases[0].extent for d in drafts):
+    if all(len(d.phases) == 1 and d.extent == d.phases[0].extent for d in drafts):
         return ()
-    return tuple(Group(d.extent, tuple((p.call, p.phase) for p in d.phases), a) for d, a in zip(drafts, ahead))
-
-
-def _prefetch(phases: Sequence[PlacedPhase], target: Cpu) -> Prefetch | None:
-    """The largest constant that a group's phases read; None if it fits the L1, too small to be worth a prefetch."""
-    read: list[tuple[int, PlacedPhase, Touch]] = []  # constants, with their bytes
-    for phase in phases:
-        for touch in phase.summary.memory.touches:
-            if touch.slot in phase.constants:
-                read.append((_span(phase, touch), phase, touch))
-    nbytes, phase, touch = max(read, key=lambda item: item[0], default=(0, None, None))
-    if phase is None or touch is None or nbytes < target.l1_bytes:
-        return None
-    share = np.array([0]), np.array([-(-phase.extent // target.threads)])
-    lows, highs = phase.summary.memory.intervals(touch, *share)
-    # divided: thread 0's share of the phase reads about a T-th of the constant, at most twice that
-    is_divided = int(highs[0] - lows[0]) * target.threads <= 2 * nbytes
-    most_bytes = min(AHEAD_BYTES, int(AHEAD_L2_SHARE * target.l2_bytes))
-    return Prefetch(phase.call, touch.slot, is_divided, most_bytes)
+    return tuple(Group(d.extent, tuple((p.call, p.phase) for p in d.phases)) for d in drafts)
 
 
 def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int]]:

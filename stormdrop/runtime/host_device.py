@@ -21,7 +21,7 @@ from stormdrop.runtime.arrays import address_of
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.cpus import allowed_cpus, nodes_of
 from stormdrop.runtime.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
-from stormdrop.runtime.group import Group, StepRow, single_groups, step_rows
+from stormdrop.runtime.group import Group, single_groups, step_rows
 from stormdrop.runtime.memory import aligned, interleave
 from stormdrop.runtime.pool import Pool, shared_pool
 from stormdrop.runtime.pool_ir import STEP_WORDS
@@ -162,17 +162,10 @@ class HostRecording:
         table = np.array(pointers, np.int64)
         extents = [extents for _, extents in phases]
 
-        def ahead(row: StepRow) -> tuple[int, int, int]:
-            if row.prefetch is None:
-                return 0, 0, 0
-            nbytes = calls[row.prefetch.call].kernel.artifact.buffers[row.prefetch.slot].nbytes
-            address = pointers[begins[row.prefetch.call] // 8 + row.prefetch.slot]
-            return address, *row.prefetch_words(nbytes, device.pool.threads)
-
         def steps(groups: Sequence[Group]) -> _Steps:
             rows = step_rows(extents, groups)
             places = [(phases[r.call][0], table.ctypes.data + begins[r.call], scratch.address, stride) for r in rows]
-            records = [(*place, *row.words, *ahead(row)) for place, row in zip(places, rows)]
+            records = [(*place, *row.words) for place, row in zip(places, rows)]
             of_call = np.array([row.call for row in rows], np.int64)
             sizes = [len(group.phases) for group in groups]
             return _Steps(np.array(records, np.int64).reshape(-1, STEP_WORDS), of_call, sizes, len(calls))

@@ -48,12 +48,6 @@ read:
   %size = load i64, ptr %size.at, align 8
   %extent.at = getelementptr %step, ptr %step, i64 0, i32 6
   %extent = load i64, ptr %extent.at, align 8
-  %ahead.at = getelementptr %step, ptr %step, i64 0, i32 8
-  %ahead = load ptr, ptr %ahead.at, align 8
-  %ahead.bytes.at = getelementptr %step, ptr %step, i64 0, i32 9
-  %ahead.bytes = load i64, ptr %ahead.bytes.at, align 8
-  %ahead.stride.at = getelementptr %step, ptr %step, i64 0, i32 10
-  %ahead.stride = load i64, ptr %ahead.stride.at, align 8
   br i1 %caller, label %visit, label %unguard
 unguard:
   store atomic i32 0, ptr %reading release, align 4
@@ -88,14 +82,6 @@ wait:
   %leave = and i1 %final, %worker
   br i1 %leave, label %out, label %stay
 stay:
-  %nothing = icmp eq ptr %ahead, null
-  br i1 %nothing, label %ready, label %ahead.load
-ahead.load:
-  %ahead.offset = mul i64 %ahead.stride, %t
-  %ahead.begin = getelementptr i8, ptr %ahead, i64 %ahead.offset
-  call void @load_ahead(ptr %phase.at, i32 %phase, ptr %ahead.begin, i64 %ahead.bytes)
-  br label %ready
-ready:
   %rest = call i64 @rescue(ptr %block, ptr %phase.at, i32 %phase, i64 %t, i64 %threads, i64 %limit)
   %v = call i32 @await(ptr %phase.at, i32 %phase, i64 %rest)
   br label %passed
@@ -110,34 +96,6 @@ keep:
 out:
   ret void
 }
-
-; Loads %bytes into the L2, until the word changes. The memory may be gone: a prefetch does not fault.
-define internal void @load_ahead(ptr %word, i32 %seen, ptr %begin, i64 %bytes) nounwind {
-  br label %head
-head:
-  %i = phi i64 [ 0, %0 ], [ %i.next, %line ]
-  %left = icmp ult i64 %i, %bytes
-  br i1 %left, label %look, label %out
-look:
-  %v = load atomic i32, ptr %word acquire, align 4
-  %changed = icmp ne i32 %v, %seen
-  br i1 %changed, label %out, label %lines
-lines:
-  %i.next = add i64 %i, $AHEAD$
-  br label %line
-line:
-  %j = phi i64 [ %i, %lines ], [ %j.next, %line.next ]
-  %at = getelementptr i8, ptr %begin, i64 %j
-  call void @llvm.prefetch.p0(ptr %at, i32 0, i32 2, i32 1)
-  %j.next = add i64 %j, 64
-  %more = icmp ult i64 %j.next, %i.next
-  br i1 %more, label %line.next, label %head
-line.next:
-  br label %line
-out:
-  ret void
-}
-declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 
 ; All steps by the caller alone.
 define internal void @alone(ptr %steps, i64 %count, ptr %marks, ptr %account) nounwind {

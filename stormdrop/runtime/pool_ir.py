@@ -60,10 +60,9 @@ from stormdrop.runtime.phases_ir import CPUS, PHASES
 from stormdrop.runtime.rescue_ir import RESCUE
 
 SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
-STEP_WORDS = 11  # of %step
+STEP_WORDS = 8  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET, HOME_OFFSET = 392, 512, 520, 536, 544
 PARTS = 8  # at most, into which a thread's share of a group is cut
-AHEAD_BYTES = 512  # that a waiting thread prefetches between two looks at whether it need not wait any longer
 LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
 
 
@@ -78,9 +77,8 @@ _WAITING = """
 }
 %job = type { ptr, i64, i64, i64, ptr, ptr }  ; steps, their number, float mode, first epoch, marks, account
 %entry = type { i64, i64, i64 }  ; of an account
-; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins; and what a
-; thread loads that waits for the group's end: address or null, bytes, stride by thread
-%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64, ptr, i64, i64 }
+; entry, buffers, scratch, its stride, phase, extent, that of its group, steps of the group that it begins
+%step = type { ptr, ptr, ptr, i64, i64, i64, i64, i64 }
 
 define internal void @sleep_while(ptr %word, i32 %value) nounwind {
   %v = zext i32 %value to i64  ; FUTEX_WAIT | FUTEX_PRIVATE_FLAG; a signal or a changed word ends it
@@ -193,7 +191,7 @@ done:
 def pool_ir(machine: str) -> str:
     """The native half's text for one of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
-    numbers |= {"AHEAD": AHEAD_BYTES, "SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
+    numbers |= {"SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
     text = MACHINES[machine] + _WAITING + PHASES + CPUS + RESCUE + JOBS
     for name, value in numbers.items():
         text = text.replace(f"${name}$", str(value))

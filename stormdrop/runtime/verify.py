@@ -52,11 +52,6 @@ def verify(image: Image) -> None:
     problem = problem_of(image.extents, image.groups) if image.groups else ""
     if problem:
         raise UserError(f"{image.name}: {problem}")
-    for group in image.groups:
-        ahead = group.prefetch
-        places = image.calls[ahead.call].addresses[ahead.slot : ahead.slot + 1] if ahead is not None else ()
-        if ahead is not None and not (places and places[0] is not None and places[0].space == "weights"):
-            raise UserError(f"{image.name}: buffer {ahead.slot} of step {ahead.call} is no constant to be loaded ahead")
     for k, port in enumerate(image.outputs):
         if port.nbytes and k not in written:
             raise UserError(f"{image.name}: no step writes the output {port!r}")

@@ -22,7 +22,7 @@ from stormdrop.errors import UserError
 from stormdrop.runtime import building
 from stormdrop.runtime.building import BuiltKernel
 from stormdrop.runtime.group import Group
-from stormdrop.runtime.grouping import MEANS, USUAL, means_from
+from stormdrop.runtime.grouping import MEANS, means_from
 from stormdrop.runtime.host_device import HostMemory, HostRecording
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load
@@ -97,22 +97,6 @@ def test_results_are_bit_equal_with_and_without_groups(threads: int) -> None:
     assert found == (set() if threads == 1 else {"serial", "parallel"})
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-def test_constants_that_are_loaded_ahead_change_no_result(threads: int) -> None:
-    assert not any(group.prefetch for group in compiled(threads).image.groups)  # they fit the last cache
-    wanted, model = compiled(threads, (), is_cold=True)(X), compiled(threads, ("prefetch",), is_cold=True)
-    assert len(model.image.groups) == len(model.image.all_groups) == len(model.image.calls)
-    ahead = [(k, group.prefetch) for k, group in enumerate(model.image.groups) if group.prefetch is not None]
-    assert ahead
-    for k, prefetch in ahead:
-        assert prefetch.call == k + 1
-        address = model.image.calls[prefetch.call].addresses[prefetch.slot]
-        assert address is not None
-        assert address.space == "weights"
-    for _ in range(5):
-        assert model(X).tobytes() == wanted.tobytes()
-
-
 def test_equal_models_have_equal_groups() -> None:
     assert compiled(2).image.groups == compiled(2).image.groups
 
@@ -135,10 +119,10 @@ def test_the_parts_of_a_profile_add_up_to_the_time_of_the_model() -> None:
 
 
 def test_unknown_ways_of_grouping_are_refused() -> None:
-    assert means_from({}) == set(USUAL)
+    assert means_from({}) == set(MEANS)
     assert means_from({"STORMDROP_GROUPS": "none"}) == set()
     assert means_from({"STORMDROP_GROUPS": "serial, local"}) == {"serial", "local"}
-    with pytest.raises(UserError, match="some of serial, independent, local, prefetch"):
+    with pytest.raises(UserError, match="some of serial, independent, local"):
         means_from({"STORMDROP_GROUPS": "some"})
 
 

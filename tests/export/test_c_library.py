@@ -25,7 +25,7 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_string, identifier
 from stormdrop.export.linker import Linker, linkers
-from stormdrop.runtime.group import Group, Prefetch
+from stormdrop.runtime.group import Group
 from stormdrop.runtime.image import Image, Port
 from stormdrop.runtime.model import Model
 from tests.support.two_steps import two_steps
@@ -237,14 +237,7 @@ def test_a_library_has_the_groups_of_its_model(model: tuple[Image, NDArray[np.ui
     image, weights = model
     single, wanted = image.all_groups, Model(*model)(matrix())
     phases = tuple(phase for group in single for phase in group.phases)
-    call, slot = next(
-        (k, s)
-        for k, call in enumerate(image.calls)
-        for s, address in enumerate(call.addresses)
-        if address is not None and address.space == "weights"
-    )
-    ahead = Prefetch(call, slot, True, 4096)
-    for name, groups in {"serial": [Group(1, phases)], "ahead": [replace(g, prefetch=ahead) for g in single]}.items():
+    for name, groups in {"serial": [Group(1, phases)], "single": list(single)}.items():
         grouped = replace(image, groups=tuple(groups))
         native = Native(write_library(grouped, weights, tmp_path / f"lib{name}.so", None, name).path, name)
         for threads in (1, 2, 5):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
-from stormdrop.runtime.group import Group, Prefetch, problem_of, single_groups, step_rows
+from stormdrop.runtime.group import Group, problem_of, single_groups, step_rows
 from stormdrop.runtime.pool import Pool
 from tests.runtime.test_pool_parts import dawdling, pool_of
 from tests.support.pool_kernels import records
@@ -121,32 +121,6 @@ def test_a_phase_in_the_group_of_the_one_that_it_needs_is_caught() -> None:
     assert not all(is_right(counted(pool, [chain_of(60, 2)], [[60, 30]])[0][:, :30]) for _ in range(300))
 
 
-@pytest.mark.parametrize("threads", [2, 5])
-@pytest.mark.parametrize("address", [16, 1 << 40])
-def test_what_waiting_threads_load_ahead_need_not_be_there(threads: int, address: int) -> None:
-    pool = pool_of(dawdling(), threads)
-    extents = [[threads] * 40]
-    x = np.zeros((41, threads), np.int64)
-    table = np.array([x.ctypes.data, threads], np.int64)
-    steps = records([(CODE.address("chain"), table.ctypes.data, 0, 0)], extents)
-    steps[:, 8:] = address, 1 << 20, 4096
-    for _ in range(30):
-        x[:] = 0
-        pool.run(steps.ctypes.data, len(steps))
-        assert is_right(x)
-
-
-def test_threads_load_their_share_of_a_divided_constant() -> None:
-    divided, whole = Prefetch(1, 2, True, 1000), Prefetch(1, 2, False, 1000)
-    rows = step_rows([[4], [4]], [Group(4, ((0, 0),), divided), Group(4, ((1, 0),))])
-    assert [row.prefetch for row in rows] == [divided, None]
-    assert rows[0].prefetch_words(3000, 4) == (750, 750)
-    assert rows[0].prefetch_words(8000, 4) == (1000, 2000)
-    (row,) = step_rows([[4]], [Group(4, ((0, 0),), whole)])
-    assert row.prefetch_words(3000, 4) == (1000, 0)
-    assert row.prefetch_words(700, 4) == (700, 0)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_account_of_groups_adds_up_to_the_time_of_the_run(threads: int) -> None:
     pool, extents = Pool(threads), [[4000] * 4, [4000] * 2]
@@ -170,7 +144,6 @@ def test_the_account_of_groups_adds_up_to_the_time_of_the_run(threads: int) -> N
         ([chain_of(1, 2), Group(1, ((0, 1),))], "not all of its phases"),
         ([chain_of(1, 2), Group(1, ())], "not all of its phases"),
         ([chain_of(1 << 45, 2)], "too many"),
-        ([Group(1, ((0, 0), (0, 1)), Prefetch(1, 0, False, 64))], "there is no step 1"),
     ],
 )
 def test_groups_that_leave_out_or_repeat_iterations_are_refused(groups: list[Group], told: str) -> None:
@@ -186,5 +159,5 @@ def test_empty_phases_are_in_no_group() -> None:
 
 
 def test_a_group_comes_back_from_json() -> None:
-    for group in (Group(7, ((3, 1), (4, 0))), Group(1, ((0, 0),), Prefetch(1, 2, True, 1000))):
+    for group in (Group(7, ((3, 1), (4, 0))), Group(1, ((0, 0),))):
         assert Group.from_json(group.to_json()) == group

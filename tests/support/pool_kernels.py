@@ -19,7 +19,7 @@ def records(
 ) -> npt.NDArray[np.int64]:
     """The records of a job: calls of kernels with so many phases, each phase a group of its own unless given."""
     rows = step_rows(extents, groups or single_groups(extents))
-    found = [(*places[row.call], *row.words, 0, 0, 0) for row in rows]
+    found = [(*places[row.call], *row.words) for row in rows]
     return np.array(found, np.int64).reshape(-1, STEP_WORDS)
 
 
