@@ -63,8 +63,8 @@ def test_a_worker_that_loses_its_cpu_is_moved_to_that_of_who_waits(neighbour: in
         assert toils(pool)
         if moved.value:
             break
-    if not moved.value and os.getloadavg()[0] > len(ALLOWED):
-        pytest.skip("other programs keep all CPUs busy: there is no idle one to move it to")
+    if not moved.value and ("PYTEST_XDIST_WORKER" in os.environ or os.getloadavg()[0] > len(ALLOWED)):
+        pytest.skip("other tests keep all CPUs busy: there is no idle one to move it to")
     assert moved.value
     assert os.sched_getaffinity(worker) == set(ALLOWED)
     assert toils(pool)
