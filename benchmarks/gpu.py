@@ -5,6 +5,7 @@
     python -m benchmarks.gpu models resnet50 --seconds 60      # untuned, and after so many seconds of tuning
     python -m benchmarks.gpu anchors --inductor                # PyTorch's networks
     python -m benchmarks.gpu tensor --trials 100 bf16 4096     # matrix products by matrix instructions
+    python -m benchmarks.gpu long                              # the default search against storms of 1,000 trials
     python -m benchmarks.gpu --table                           # print what is stored
 
 All but `tensor` is f32 without TF32, batch 1, timed by events around CUDA graphs; `gpu_torch.py` is PyTorch's side.
@@ -27,8 +28,10 @@ import numpy as np
 
 import stormdrop as sd
 from benchmarks import tensor
-from benchmarks.core import geometric_mean, say
+from benchmarks.core import geometric_mean, label, say
+from benchmarks.long_storm import against_a_storm, long_table
 from benchmarks.models import keep, stored
+from benchmarks.search_bench import ONE_EACH
 from stormdrop import zoo
 from stormdrop.driver.stored import Schedules
 from stormdrop.errors import StormdropError
@@ -42,6 +45,8 @@ RESULTS = HERE / "results" / "gpu.json"
 CASES = HERE / "operators.json"
 REPEATS = 50
 MODELS = ("resnet50", "mobilenet_v2", "squeezenet1_0", "densenet121", "vgg16", "bert_base_seq128")
+LONG = ("GMM", "C1D", "C2D", "DEP", "T2D", "CAP")
+LONG_TRIALS = 1000
 ANCHORS = ("anchors", "anchors with TF32")
 PEERS = ("eager", "inductor")
 
@@ -139,6 +144,13 @@ def table(results: Mapping[str, Any]) -> str:
                     f"{r['flops'] / r[way] * 1e-12:.0f}" if way in r else "" for way in ("default", "tuned", "torch")
                 ]
                 lines.append(f"| {name} | {' | '.join(speeds)} | {r['error']:.1e} |")
+        if rows := parts.get("long"):
+            lines += ["", *long_table("search", rows, len(LONG))]
+            rates = [
+                sum(r[f"{way}_trials"] for r in rows.values()) / sum(r[f"{way}_seconds"] for r in rows.values())
+                for way in ("short", "long")
+            ]
+            lines += ["", f"Candidates a second: {rates[0]:.0f} of the default search, {rates[1]:.0f} of the storms."]
         if rows := parts.get("models"):
             lines += [
                 "",
@@ -163,7 +175,7 @@ def commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors", "tensor"))
+    parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors", "tensor", "long"))
     parser.add_argument(
         "names", nargs="*", help="operators, models, or precisions and sizes; all of them if none is named"
     )
@@ -181,28 +193,30 @@ def main() -> None:
         say(table(results))
         return
     part = ANCHORS[1] if given.part == "anchors" and given.tf32 else given.part
-    needed = "tuned" if given.trials or given.seconds else ("inductor" if given.inductor else "")
+    needed = "tuned" if (given.trials or given.seconds) and part != "long" else ("inductor" if given.inductor else "")
     rows = results.setdefault(target_for("cuda").name, {}).setdefault(part, {})
 
-    def kept(label: str, measured: Callable[[], Any]) -> None:
-        if given.missing and label in rows and (not needed or needed in rows[label]):
+    def kept(key: str, measured: Callable[[], Any]) -> None:
+        if given.missing and key in rows and (not needed or needed in rows[key]):
             return
         try:
-            rows[label] = measured() | {"commit": given.commit}
+            rows[key] = measured() | {"commit": given.commit}
         except (StormdropError, MemoryError) as error:
-            say(f"{label}: {error}")
+            say(f"{key}: {error}")
             return
-        say(f"{label}: {rows[label]}")
+        say(f"{key}: {rows[key]}")
         keep(given.json, results)
 
     match given.part:
         case "operators":
             for name, case in cases(given.names):
-                label = f"{name} {' '.join(map(str, case))}"
-                kept(label, lambda name=name, case=case: operator_row(name, case, given.trials))
+                kept(label(name, case), partial(operator_row, name, case, given.trials))
         case "tensor":
             for precision, size in tensor.cases(given.names):
                 kept(f"{precision} {size}", partial(tensor.row, precision, size, given.trials))
+        case "long":
+            for case in (case for case in ONE_EACH if case[0] in (given.names or LONG)):
+                kept(label(*case), partial(against_a_storm, target_for("cuda"), case, 0, given.trials or LONG_TRIALS))
         case "models":
             for name in given.names or MODELS:
                 kept(name, lambda name=name: model_row(name, given.seconds))

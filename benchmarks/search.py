@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.core import geometric_mean, label
-from benchmarks.long_storm import LONG_PARTS, long_table
+from benchmarks.long_storm import EXPECTED, LONG_PARTS, long_table
 from benchmarks.search_bench import ONE_EACH, ROUNDS, TURN_SECONDS, Bench, Case, ratio, seconds_in_turns
 from benchmarks.stored import StoredRows, TimeIsUp
 from stormdrop.cost.model import CostModel
@@ -225,7 +225,7 @@ def part_ranker(bench: Bench) -> None:
                         tune(task, bench.target, search=s, trials=100, seed=seed, measurer=measurer)
                         for s in (_unseeded_storm, _unseeded_blind_storm, _unseeded_estimate_storm)
                     ]
-                seconds = seconds_in_turns(bench, task, [t.best for t in found])
+                seconds = seconds_in_turns(bench.target, task, [t.best for t in found])
                 return {"loss": ratio(seconds[1], seconds[0]), "estimate": ratio(seconds[2], seconds[0])}
 
             bench.once("ranker", f"{label(*case)} seed {seed}", measure)
@@ -256,7 +256,7 @@ def _gains(bench: Bench, task: Task, seed: int, search: str | StrategyFactory) -
             if size <= storm.trials
         }
     flat = [s for pair in pairs.values() for s in pair[:2]]
-    seconds = seconds_in_turns(bench, task, flat)
+    seconds = seconds_in_turns(bench.target, task, flat)
     rows: dict[str, Any] = {}
     for i, (size, (start, end, trials)) in enumerate(pairs.items()):
         gain = 1.0 if start == end else ratio(seconds[2 * i], seconds[2 * i + 1])
@@ -347,7 +347,7 @@ def table(results: Mapping[str, Any]) -> str:
                 )
     for part in LONG_PARTS:
         if rows := results.get(part):
-            lines += ["", *long_table(part, rows)]
+            lines += ["", *long_table(part, rows, EXPECTED[part])]
     return "\n".join(lines)
 
 

@@ -54,10 +54,10 @@ class Bench:
 
 
 def seconds_in_turns(
-    bench: Bench, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS
+    target: Target, task: Task, schedules: Sequence[Schedule], rounds: int = ROUNDS
 ) -> list[list[float]]:
     """Seconds of every round, in a process that has seen none of the schedules."""
-    with bench.measurer(12345, TURN_SECONDS) as measurer:
+    with Measurer(target, MeasureSettings(seed=12345, turn_seconds=TURN_SECONDS)) as measurer:
         results = measurer.retime(task, schedules, rounds)
     return [list(r.samples) if isinstance(r, Timing) else [float("nan")] for r in results]
 

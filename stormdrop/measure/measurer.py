@@ -160,7 +160,9 @@ class Measurer:
             with suppress(RequestFailed, RunError):  # whoever measures first is told
                 worker.prepare(message)
 
-        for worker in (self._runner, *self._builders):
+        # A process that opens a GPU takes more than a second to start: the one that proves starts now, too.
+        provers = [self._prover] if isinstance(self.target, Gpu) else []
+        for worker in (self._runner, *self._builders, *provers):
             worker.lane.submit(begin, worker)
 
     def close(self) -> None:

@@ -5,8 +5,8 @@ caches (L1 and L2) of the threads that need them. In a model it does not. Betwee
 replaced the contents of the near caches, and its inputs were written just now, each part by the thread that computed
 it. An interlude is a kernel that runs before every timed run and leaves the caches in that state, in three phases:
 
-    flush     The timed kernel's code is flushed from all caches, instruction caches too. On a cold target, constants
-              that are too small to be rotated are flushed as well.
+    flush     The timed kernel's code is flushed from all caches, instruction caches too. On a cold target its constants
+              are flushed as well.
     read      On a warm target, the code is first read back as data. Then every thread reads its share of an evicting
               block, which replaces the contents of its near caches: of as many bytes as the model touches between two
               runs of the kernel, at most a little more than all L2s. Lines evicted so, the code among them, are then
@@ -14,9 +14,10 @@ it. An interlude is a kernel that runs before every timed run and leaves the cac
     rewrite   Thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
               that it has.
 
-No value changes, so a kernel's outputs are right after any number of interludes. Other constants are left to a
-`Rotation`, which reads another copy of them in every run. Cold and warm are the target's temperature: cold, constants
-come from memory; warm, from a cache.
+No value changes, so a kernel's outputs are right after any number of interludes. The constants of a warm target are
+left to a `Rotation`, which reads another copy of them in every run. Cold and warm are the target's temperature: cold,
+constants come from memory; warm, from a cache. (Copies would do for a cold target, too, but they must fill the
+last-level cache twice: hundreds of megabytes for each candidate on a server.)
 """
 
 from __future__ import annotations
@@ -35,15 +36,13 @@ from stormdrop.codegen.llvm import AnyOf, assemble, host
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.device import Argument, BoundCall, BufferPlace, InputArray, Memory
 from stormdrop.runtime.host_device import HostDevice, HostKernel, HostMemory
-from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.runtime.rotation import Rotation
 from stormdrop.target import ALIGN_BYTES, Surroundings, whole_lines
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.scope import Scope
 
 MOST_COPIES = 128
-"""Of a kernel's constants, since every copy is two more recorded calls. Constants of which so many copies do not fill
-the last-level cache twice are flushed on a cold target, instead of being rotated.
-"""
+"""Of a kernel's constants, since every copy is two more recorded calls."""
 
 
 class Action(IntEnum):
@@ -176,8 +175,8 @@ class SurroundedBenches:
     ) -> None:
         self._device, self._arena = device, arena
         self._touched_bytes = surroundings.touched_bytes
-        self._is_cold, l3_bytes = target.is_cold, target.l3_bytes
-        self._copies_bytes = rotation_bytes(l3_bytes) if target.is_cold else min(surroundings.touched_bytes, l3_bytes)
+        self._is_cold = target.is_cold
+        self._copies_bytes = min(surroundings.touched_bytes, target.l3_bytes)
         near_bytes = target.l2_bytes + target.l2_bytes // 4  # more than the L2: replacement is not exactly LRU
         evicted_bytes = min(device.pool.threads * near_bytes, surroundings.touched_bytes)
         self._evicting = device.allocate(whole_lines(evicted_bytes))
@@ -192,10 +191,9 @@ class SurroundedBenches:
 
         On a warm target, constants that are more than half of what the model touches are not rotated.
         """
-        own_bytes = self._bytes_of(call, constants)
-        is_rotated = self._is_cold or 2 * own_bytes <= self._touched_bytes
-        rotated = constants if is_rotated and not self._is_flushed(own_bytes) else ()
-        block = self._device.allocate(self._copies_bytes) if is_kept and rotated else self._copies
+        is_rotated = not self._is_cold and 2 * self._bytes_of(call, constants) <= self._touched_bytes
+        rotated = constants if is_rotated else ()
+        block = None if not rotated else self._device.allocate(self._copies_bytes) if is_kept else self._copies
         before = interlude(self._device, self.ranges(call, constants))
         return Rotation(self._device, call, rotated, block, before, MOST_COPIES)
 
@@ -205,7 +203,7 @@ class SurroundedBenches:
         """
         own_bytes = self._bytes_of(call, constants)
         buffers, (code, code_bytes) = call.kernel.artifact.buffers, _code_of(call)
-        flushed = constants if self._is_flushed(own_bytes) else ()
+        flushed = constants if self._is_cold else ()
         ranges = [LineRange(Action.FLUSH, call.arguments[k], buffers[k].nbytes) for k in flushed]
         ranges.append(LineRange(Action.FLUSH, code, code_bytes))
         if not self._is_cold:
@@ -215,10 +213,6 @@ class SurroundedBenches:
             if buffer.scope is Scope.INPUT and self._is_rewritable(place):
                 ranges.append(LineRange(Action.REWRITE, place, buffer.nbytes))
         return ranges
-
-    def _is_flushed(self, own_bytes: int) -> bool:
-        """Whether constants of this size are flushed: `MOST_COPIES` of them are too small to evict each other."""
-        return self._is_cold and own_bytes * MOST_COPIES < self._copies_bytes
 
     @staticmethod
     def _bytes_of(call: BoundCall, constants: Sequence[int]) -> int:

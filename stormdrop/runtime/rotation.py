@@ -37,9 +37,9 @@ def rotation_bytes(cache_bytes: int) -> int:
 class Rotation:
     """A bench of one call. The arguments with indices `rotated`, if any, are another copy in every run.
 
-    The copies are made in `block`, or in a new block if `block` does not hold two copies. Reuse a block for the next
-    rotation: page faults cost more than copying. If there is an `interlude`, this call runs before every run; its time
-    is not part of the run's.
+    The copies are made in `block`, or in a new block if `block` is None or does not hold two copies. Reuse a block for
+    the next rotation: page faults cost more than copying. If there is an `interlude`, this call runs before every run;
+    its time is not part of the run's.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Rotation:
         device: Device,
         call: BoundCall,
         rotated: Sequence[int],
-        block: Memory,
+        block: Memory | None,
         interlude: BoundCall | None = None,
         most_copies: int = MOST_COPIES,
     ) -> None:
@@ -55,8 +55,9 @@ class Rotation:
         sizes = {k: call.kernel.artifact.buffers[k].nbytes for k in places}
         constants = {k: place.memory.read(place.offset, sizes[k]) for k, place in places.items()}
         rooms = [whole_lines(nbytes) + ALIGN_BYTES for nbytes in sizes.values()]
-        self._copies = max(2, min(most_copies, block.nbytes // sum(rooms))) if rooms else WARM_CALLS
-        if self._copies * sum(rooms) > block.nbytes:
+        available = 0 if block is None else block.nbytes
+        self._copies = max(2, min(most_copies, available // sum(rooms))) if rooms else WARM_CALLS
+        if block is None or self._copies * sum(rooms) > available:
             block = device.allocate(self._copies * sum(rooms))
         calls: list[BoundCall] = []
         at = 0

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stormdrop.cost.model import CostSettings
 from stormdrop.search.droplet import DropletSettings
 from stormdrop.search.storm import StormSettings
+from stormdrop.target.gpu import Gpu
+from stormdrop.target.machine import Target
+
+GPU_BATCH = 16
+"""Of a droplet. Building one candidate for a GPU takes a fifth of a second and timing it a hundredth: where there are
+as many CPUs, sixteen are built in the time of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +45,9 @@ class TuneSettings:
     storm: StormSettings = field(default_factory=StormSettings)
     droplet: DropletSettings = field(default_factory=DropletSettings)
     cost: CostSettings = field(default_factory=CostSettings)
+
+    def on(self, target: Target) -> TuneSettings:
+        """These settings, with what suits this kind of target."""
+        if not isinstance(target, Gpu):
+            return self
+        return replace(self, droplet=replace(self.droplet, batch=max(GPU_BATCH, self.droplet.batch)))

@@ -84,8 +84,8 @@ def tune(
     check_budget(trials, seconds)
     reused = reuse_of(reuse, donors)
     name, factory = named(search, reused)
-    settings = settings or TuneSettings()
     target = (target or detect()).with_cold_weights(cold)
+    settings = settings or TuneSettings().on(target)
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
         settings = replace(settings, patience=settings.patience or settings.storm_patience)

@@ -63,8 +63,11 @@ FIRST_SHARE = 0.4
 LEAST_TRIALS = 24
 """What a task's storm and droplets can count on."""
 FINAL_TRIALS = 9
-FINAL_RUNS = 80
-"""To time a task's finalists in turns and to prove the winner takes as long as so many trials and runs, about."""
+FINAL_ROUNDS = 10
+"""To time a task's finalists in turns and to prove the winner takes as long as so many trials, and so many turns of
+each finalist, about."""
+TURN_OVERHEAD = 2.0
+"""A turn lasts so much longer than its runs: between two of them the caches are brought into the model's state."""
 FINAL_SHARE = 0.4
 """Of a budget of seconds, at most, is set aside for that."""
 PATIENCE_SECONDS = 10.0
@@ -119,7 +122,7 @@ def tune_models(
     reused = reuse_of(reuse, donors)
     name, factory = named(search, reused)
     target = target or detect()
-    settings = settings or MODEL_SETTINGS
+    settings = settings or MODEL_SETTINGS.on(target)
     goal = goal or TotalLatency()
     divide = divide or Gradient(np.random.default_rng(seed))
     with ExitStack() as stack:
@@ -371,8 +374,11 @@ class _Search:
 
     def _final_seconds(self, task: ModelTask) -> float:
         """About what the proof of a task's winner takes, as busy as the machine is."""
-        run_seconds = task.best.seconds if task.best else 0.0
-        return FINAL_TRIALS * self._seconds / self._trials + FINAL_RUNS * run_seconds
+        how = MeasureSettings()
+        runs_seconds = min(how.turn_runs * (task.best.seconds if task.best else 0.0), how.longest_turn_seconds)
+        turn_seconds = TURN_OVERHEAD * max(how.turn_seconds, runs_seconds)
+        turns = FINAL_ROUNDS * (self._settings.finalists + 1)
+        return FINAL_TRIALS * self._seconds / self._trials + turns * turn_seconds
 
     def _give_up(self, task: ModelTask) -> None:
         task.is_over = True

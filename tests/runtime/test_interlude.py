@@ -168,10 +168,8 @@ def test_a_small_model_evicts_no_more_than_it_touches(device: HostDevice) -> Non
     assert alone.ranges(call, constants)[2].nbytes == 0
 
 
-def test_small_constants_of_a_cold_model_are_flushed_and_its_code_is_not_read_back(device: HostDevice) -> None:
+def test_constants_of_a_cold_model_are_flushed_and_its_code_is_not_read_back(device: HostDevice) -> None:
     call, constants = loaded(device)
-    buffers = call.kernel.artifact.buffers
-    assert sum(buffers[k].nbytes for k in constants) * MOST_COPIES < 2 << 20  # else they would be rotated
     ranges = SurroundedBenches(device, machine(is_cold=True), LARGE).ranges(call, constants)
     flushed = [r for r in ranges if r.action is Action.FLUSH]
     assert [r.place for r in flushed[:-1]] == [call.arguments[k] for k in constants]
