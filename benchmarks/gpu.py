@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu operators                         # every case, by default schedules and PyTorch's
     python -m benchmarks.gpu operators --trials 100 GMM C2D    # and tuned, some operators
+    python -m benchmarks.gpu operators "GMM 1 512 512 512"     # one case
     python -m benchmarks.gpu models resnet50 --seconds 60      # untuned, and after so many seconds of tuning
     python -m benchmarks.gpu anchors --inductor                # PyTorch's networks
     python -m benchmarks.gpu tensor --trials 100 bf16 4096     # matrix products by matrix instructions
@@ -55,7 +56,7 @@ def cases(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
     operators: dict[str, list[list[int]]] = json.loads(CASES.read_text())
     listed = [(name, tuple(case)) for name, found in operators.items() for case in found]
     listed.append(("GMM", (1, 4096, 4096, 4096)))
-    return [case for case in listed if not names or case[0] in names]
+    return [case for case in listed if not names or case[0] in names or label(*case) in names]
 
 
 # ---- ours ------------------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=("operators", "models", "anchors", "tensor", "long"))
     parser.add_argument(
-        "names", nargs="*", help="operators, models, or precisions and sizes; all of them if none is named"
+        "names", nargs="*", help="operators, their cases, models, or precisions and sizes (default: all)"
     )
     parser.add_argument("--trials", type=int, help="also tune operators, with so many candidates each")
     parser.add_argument("--seconds", type=float, help="also tune models, each for so long")

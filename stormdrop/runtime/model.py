@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from stormdrop.errors import RunError, UserError
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import new_array
-from stormdrop.runtime.artifact import SLACK_BYTES
+from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.device import (
     Account,
     Argument,
@@ -188,21 +188,22 @@ class Model(Executable[Port]):
         alone: list[Alone] | None = None
         if standalone:  # a kernel that works in place now reads what it wrote: its time is that of any other values
             own = [np.array(array) for array in arrays]  # interludes rewrite inputs, and the caller's may be read-only
-            alone = []
-            for near, judged in self._benches_alone(calls):
+            by_kernel: dict[Artifact, Alone] = {}  # the same kernel takes as long wherever the model calls it
+            for kernel, near, judged in self._benches_alone(calls):
                 for bench in (near, judged):
                     bench.bind(own, results)
                     bench.bench(WARM_UP_RUNS)
                 near_seconds, judged_seconds = (float(np.median(b.bench(repeats))) for b in (near, judged))
-                alone.append(Alone(near_seconds, float(np.median(near.busy(repeats))), judged_seconds))
+                by_kernel[kernel] = Alone(near_seconds, float(np.median(near.busy(repeats))), judged_seconds)
+            alone = [by_kernel[call.kernel.artifact] for call in calls]
         limits = gpu_limits(self._on.device) if self.image.is_for_gpu else None
         peak = peak_gflops(detect(self.threads)) if limits is None else limits.gflops
         memory_gbs = 0.0 if limits is None else limits.dram_gbs
         account = joined(accounts[1:])
         return profile_of(self.name, self.threads, self.image.calls, account, peak, alone, self.origins, memory_gbs)
 
-    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Rotation, Rotation]]:
-        """Two benches of each call, one call after the other: run again and again, with weights as cold as in the
+    def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Artifact, Rotation, Rotation]]:
+        """Two benches of each different kernel, in its first call: run again and again, with weights as cold as in the
         model, and as tuning times it, which on a GPU is the same.
         """
         device = self._on.device
@@ -216,10 +217,10 @@ class Model(Executable[Port]):
             arena = next((place.memory for place in places if id(place.memory) not in weights), None)
             target = detect(self.threads).with_cold_weights(is_cold)
             surrounded = SurroundedBenches(device, target, self.image.surroundings, arena)
-        for call in calls:
+        for kernel, call in {call.kernel.artifact: call for call in reversed(calls)}.items():
             kept = [k for k, a in enumerate(call.arguments) if isinstance(a, BufferPlace) and id(a.memory) in weights]
             near = Rotation(device, call, kept if is_cold else (), block)
-            yield near, near if surrounded is None else surrounded.bench(call, kept)
+            yield kernel, near, near if surrounded is None else surrounded.bench(call, kept)
 
     @property
     def model(self) -> Model:
