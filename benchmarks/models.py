@@ -2,11 +2,12 @@
 
     python -m benchmarks.models                          # all that are not in benchmarks/results/models.json yet
     python -m benchmarks.models resnet50 light_vgg19     # these, measured anew
+    python -m benchmarks.models --set small              # ten that take less than 2 ms
     python -m benchmarks.models --set light --tuned      # with the store's best schedules instead of the defaults
     python -m benchmarks.models resnet50 --profile --overhead --rss --float64
     python -m benchmarks.models --table                  # print what is stored
 
-A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME. Both sides get the same number of
+A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME, one below 2 ms by small_NAME. Both sides get the same number of
 threads and all their optimisations; onnxruntime's threads spin as they do by default. `stormdrop/compare/steady.py` is
 the clock. A run is what a user's call takes, from Python to Python.
 
@@ -48,21 +49,24 @@ from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
 from tests.support.light_models import light
 from tests.support.light_models import names as light_names
+from tests.support.small_models import SMALL, small
 
 Array = NDArray[Any]
 RESULTS = Path(__file__).parent / "results" / "models.json"
-LIGHT = "light_"
+LIGHT, LITTLE = "light_", "small_"
 LEAST_ROUNDS = 5
 LARGEST_PROTO = 1 << 31
 
 
 def known() -> dict[str, list[str]]:
-    """The names of every set."""
+    """The names of every set; `all` are those of well-known networks."""
     sets = {"light": [LIGHT + name for name in light_names()], "zoo": list(zoo.names())}
-    return sets | {"all": [*sets["light"], *sets["zoo"]]}
+    return sets | {"all": [*sets["light"], *sets["zoo"]], "small": [LITTLE + name for name in SMALL]}
 
 
 def build(name: str) -> onnx.ModelProto:
+    if name.startswith(LITTLE):
+        return small(name.removeprefix(LITTLE))
     return light(name.removeprefix(LIGHT)) if name.startswith(LIGHT) else zoo.build(name)
 
 
@@ -280,7 +284,7 @@ def details(name: str, row: Mapping[str, Any]) -> str:
 def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="models (default: those of the set that are not stored yet)")
-    parser.add_argument("--set", choices=("light", "zoo", "all"), default="all")
+    parser.add_argument("--set", choices=tuple(known()), default="all")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept")
     parser.add_argument("--seconds", type=float, default=4.0, help="of timing for each side of each model")
     parser.add_argument("--threads", type=int, default=detect().threads)
@@ -290,8 +294,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     for part in ("rss", "overhead", "profile", "float64", "table"):
         parser.add_argument(f"--{part}", action="store_true")
     given = parser.parse_args(None if arguments is None else list(arguments))
-    if unknown := [name for name in given.names if name not in known()["all"]]:
-        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(known()['all'])}")
+    every = [*known()["all"], *known()["small"]]
+    if unknown := [name for name in given.names if name not in every]:
+        parser.error(f"unknown models {', '.join(unknown)}; there are {', '.join(every)}")
     way, target = "tuned" if given.tuned else "default", detect(given.threads)
     if not given.table:
         held = stored(given.json)

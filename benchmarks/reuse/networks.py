@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from benchmarks.reuse.table import ModelWorth, Table, recipient_id
 from stormdrop import zoo
-from stormdrop.driver.compile import load, suited, tasks_of
+from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.in_model import REVERTED, accept
+from stormdrop.driver.model_build import suited
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer

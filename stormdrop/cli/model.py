@@ -75,7 +75,7 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
 
         options.show(as_json, one_or_sizes(trees), print_images)
         return
-    from stormdrop.driver.compile import memory_of, suited
+    from stormdrop.driver.model_build import memory_of, suited
     from stormdrop.report.model import model_json, print_model
 
     opened = source.open()
@@ -301,7 +301,7 @@ def show(
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or
     label.
     """
-    from stormdrop.driver.compile import suited
+    from stormdrop.driver.model_build import suited
     from stormdrop.report.model import find_task, print_tasks
 
     if task is None and parts:

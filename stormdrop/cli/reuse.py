@@ -85,7 +85,7 @@ def donors(source: Source, donors: tuple[str, ...], threads: int | None, path: P
 def _transfers(
     source: Source, models: tuple[str, ...] | None, threads: int | None, opened: Store
 ) -> tuple[Partition, Target, list[TaskTransfer]]:
-    from stormdrop.driver.compile import suited
+    from stormdrop.driver.model_build import suited
     from stormdrop.driver.transfers import transfers
     from stormdrop.reservoir.experience import load, path_beside
 

@@ -429,7 +429,7 @@ def compile_model(opened: Opened, target: Target, taken: str | None, rules: tupl
     """With a line on the terminal that says how far it is."""
     from rich.text import Text
 
-    from stormdrop.driver.compile import build_model, suited
+    from stormdrop.driver.model_build import build_model, suited
 
     console = notes()
     began = time.perf_counter()

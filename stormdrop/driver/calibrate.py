@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from stormdrop.driver.compile import Source, build_model, load, suited, tasks_of
+from stormdrop.driver.compile import Source, load, tasks_of
+from stormdrop.driver.model_build import build_model, suited
 from stormdrop.graph.partition import Partition
 from stormdrop.measure.race import race
 from stormdrop.reservoir.measured import by_sketch

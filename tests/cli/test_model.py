@@ -81,7 +81,7 @@ def test_info_tells_ports_operators_parameters_and_tasks(tmp_path: Path) -> None
 
 
 def test_info_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.driver.compile.build_kernels", None)  # whoever gets as far as this fails
+    monkeypatch.setattr("stormdrop.driver.model_build.build_kernels", None)  # whoever gets as far as this fails
     out = done("info", dense(tmp_path)).stdout
     for part in ("opset 18", "2x6", "MatMul", "30, 120 bytes", "the store knows 0 of"):
         assert part in out
@@ -180,7 +180,7 @@ def test_a_wrong_output_is_wrong_usage(args: list[str], tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_ends_it_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.driver.compile.build_model", None)
+    monkeypatch.setattr("stormdrop.driver.model_build.build_model", None)
     assert "there is no directory" in failed("compile", dense(tmp_path), "-o", tmp_path / "nowhere" / "m.sd")
     assert "there is no directory" in failed("run", dense(tmp_path), "--output", tmp_path / "nowhere" / "o.npz")
 
@@ -267,7 +267,7 @@ def wrong_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
 def test_a_wrong_input_is_told_before_anything_is_compiled(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stormdrop.driver.compile.build_model", None)
+    monkeypatch.setattr("stormdrop.driver.model_build.build_model", None)
     given, message = wrong_inputs(tmp_path)[case]
     assert message in failed("run", added(tmp_path), *(part for g in given for part in ("--input", g)))
 

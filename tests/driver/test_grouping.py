@@ -16,7 +16,7 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.driver import build as build_module
-from stormdrop.driver import compile as compile_module
+from stormdrop.driver import model_build
 from stormdrop.driver.build import Job, build_kernels
 from stormdrop.errors import UserError
 from stormdrop.runtime import building
@@ -74,7 +74,7 @@ def compiled(
     target = sd.detect(threads)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORMDROP_GROUPS", ",".join(means) or "none")
-        patch.setattr(compile_module, "build_kernels", build)
+        patch.setattr(model_build, "build_kernels", build)
         machine = replace(target, l3_bytes=4096) if is_cold else target
         return sd.compile(network(), target=machine, schedules=lambda _: None, winograd=False)
 
@@ -146,7 +146,7 @@ class Traced:
             patch.setattr(building, "text_of", traced)
             patch.setattr(build_module, "available_cpus", lambda: 1)
             if share_arena:
-                patch.setattr(compile_module, "concurrent_calls", one_by_one)
+                patch.setattr(model_build, "concurrent_calls", one_by_one)
             self.model = compiled(threads, build=build_kernels)
         self.log = log
         calls, recording = self.model._recorded()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
-from stormdrop.driver import compile as compiling
+from stormdrop.driver import model_build
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.stored import stored_schedules
 from stormdrop.graph.partition import Partition
@@ -144,8 +144,8 @@ def test_code_that_has_not_changed_is_not_proved_again(
     for use in parts.tasks:
         for schedule in other_schedules(use.task, target, 1):
             keep(verdict(use.task, target, schedule))
-    monkeypatch.setattr(compiling, "proved_again", never)
-    compiling.build_model(parts, target)
+    monkeypatch.setattr(model_build, "proved_again", never)
+    model_build.build_model(parts, target)
 
 
 @pytest.mark.parametrize("code", ["", "0123456789abcdef fedcba9876543210"])
@@ -166,7 +166,7 @@ def test_code_that_has_changed_is_proved_once_and_its_timing_is_old(
     default = sd.compile(path, target=target, schedules=lambda task: None)
     for y, expected in zip(model(x), default(x), strict=True):
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr(compiling, "proved_again", never)
+    monkeypatch.setattr(model_build, "proved_again", never)
     sd.compile(path, target=target)
 
 
@@ -183,10 +183,10 @@ def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_rema
 
     monkeypatch.setattr(Measurer, "prove", prove)
     with caplog.at_level(logging.WARNING, "stormdrop.compile"):
-        model = compiling.build_model(parts, target)
+        model = model_build.build_model(parts, target)
     assert f"{task.name} is computed by default" in caplog.text
     assert "one element differs" in caplog.text
-    default = compiling.build_model(parts, target, lambda task: None)
+    default = model_build.build_model(parts, target, lambda task: None)
     assert model.image.kernels == default.image.kernels
     assert known(task, target) == stale
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stormdrop.driver.compile import load, suited, tasks_of
+from stormdrop.driver.compile import load, tasks_of
+from stormdrop.driver.model_build import suited
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd

@@ -25,7 +25,8 @@ import onnx.numpy_helper
 import onnx.reference
 
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.compile import build_model, tasks_of
+from stormdrop.driver.compile import tasks_of
+from stormdrop.driver.model_build import build_model
 from stormdrop.errors import UserError
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load
