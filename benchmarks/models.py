@@ -7,9 +7,9 @@
     python -m benchmarks.models resnet50 --profile --overhead --rss --float64
     python -m benchmarks.models --table                  # print what is stored
 
-A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME, one below 2 ms by small_NAME. Both sides get the same number of
-threads and all their optimisations; onnxruntime's threads spin as they do by default. `stormdrop/compare/steady.py` is
-the clock. A run is what a user's call takes, from Python to Python.
+A model of the zoo goes by its name, a light one of ONNX's suite by light_NAME, one below 2 ms by small_NAME. Both
+sides get the same number of threads and all their optimisations; onnxruntime's threads spin as they do by default.
+`stormdrop/compare/steady.py` is the clock. A run is what a user's call takes, from Python to Python.
 
 --busy N    also beside N processes that each keep a CPU busy (several times)
 --rss       peak memory of a fresh process that loads the model from a file and runs it, for each side
