@@ -68,9 +68,12 @@ class CpuJudge:
         return np.where((total.misfits == 0.0) & fits, self.prior(s, total.seconds, total.code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
-        """Estimated seconds of a program: `seconds` of all stages, scaled by code size, plus a fork per phase."""
+        """Estimated seconds of a program: `seconds` of all stages, scaled by code size, a fork per phase, and the time
+        to fetch the code, which a model finds in no near cache.
+        """
         phases = sum(stage.level is not ComputeAt.LOAD and stage.host is None for stage in s.stages)
-        return seconds * (1.0 + code / self.coefficients.code_scale) + self.coefficients.fork_seconds * phases
+        k = self.coefficients
+        return seconds * (1.0 + code / k.code_scale) + k.fork_seconds * phases + k.code_seconds * code
 
     def least_seconds(self, s: Structure) -> float:
         """A lower bound: multiply-adds at peak on all lanes and threads, padding skipped."""
@@ -243,6 +246,7 @@ class CpuAssessment:
         load_rate = max(1.0, rate)  # full vectors a cycle
         load = c.steps * c.useful * c.loads * k.load_slots / load_rate
         ends = c.tiles * (c.accumulators * (finish / rate + k.store_cycles) + k.tile_cycles)
+        ends = ends + c.tiles * c.guarded_loads * k.unrolled_guard_cycles
         if stage.is_reduction:
             turns = c.tiling.inner_reduce_trips(stage.reduce_axes[-1])
             guards = sum(o.guarded for o in c.operands)
@@ -280,12 +284,16 @@ class CpuAssessment:
         bound = bound + k.overlap_share * (terms["load"] + terms["l3"] + terms["dram"])
         return bound + k.l2_overlap_share * terms["l2"] + terms["ends"]
 
-    def _fetched(self, c: StageCost) -> float:
-        """Seconds to fetch cold constants from DRAM: not overlapped, at a share of the bandwidth."""
+    def _fetched(self, c: StageCost) -> Num:
+        """Seconds to fetch what nothing else overlaps with: cold constants from DRAM, at a share of the bandwidth, and
+        the code of guarded loads.
+        """
+        k = self._coefficients
+        guards = c.guarded_loads * k.guard_code_seconds
         if not self._target.is_cold:
-            return 0.0
+            return guards
         constants = {o.tensor: o.tensor.nbytes for o in c.operands if o.tensor.constant}
-        return sum(constants.values()) / (self._coefficients.cold_bandwidth_share * self._target.dram_gbs * 1e9)
+        return guards + sum(constants.values()) / (k.cold_bandwidth_share * self._target.dram_gbs * 1e9)
 
     @property
     def each_seconds(self) -> list[Num]:

@@ -188,6 +188,15 @@ class StageCost:
         epilogue = self.rows * tiling.vectors * (finish + len(self.operands) + 2)
         return (per_step * steps + epilogue) * variants(tiling)
 
+    @cached_property
+    def guarded_loads(self) -> Num:
+        """Loads of an unrolled stage's tile that ask whether they are in padding: each has code of its own."""
+        stage = self.stage
+        if not stage.unrolled:
+            return 0.0
+        per_step = sum_of([self._load_slots(o) for o in self.operands[:-1] if o.guarded])
+        return per_step * prod_of([a.extent for a in stage.reduce_axes])
+
     @property
     def live_vectors(self) -> Num:
         """Live vector registers in a step: accumulators, the vector operand (or its sliding window), a broadcast."""
@@ -216,12 +225,14 @@ class StageCost:
 
     @cached_property
     def lines_per_set(self) -> Num:
-        """The most rows of one operand's register tile that map to the same L1 set."""
+        """The most rows of one operand's register tile that map to the same L1 set, about: rows along one axis spread
+        over as many sets as their stride reaches.
+        """
         worst: Num = 1.0
         way = self._coefficients.way_bytes
         for o in self.operands[:-1]:
-            for a, stride in o.row_bytes:
-                worst = maximum(worst, self.tile[a] * (gcd(stride, way) / way))
+            rows = [maximum(1.0, self.tile[a] * (gcd(stride, way) / way)) for a, stride in o.row_bytes]
+            worst = maximum(worst, prod_of(rows))
         return worst
 
     @property

@@ -25,6 +25,10 @@ FITTED = (
     "overlap_share",
     "l2_overlap_share",
     "fork_seconds",
+    "conflict_slope",
+    "unrolled_guard_cycles",
+    "guard_code_seconds",
+    "code_seconds",
 )
 """What a fit may change. Limits stay: a schedule must be legal or not whatever was measured."""
 
@@ -56,6 +60,9 @@ class CpuCoefficients:
     long_guard_cycles: float = 2.0  # for every row of a guarded operand, if the loop is long; znver4
     short_guard_cycles: float = 0.5  # the same if it is short
     long_loop_turns: float = 16.0
+    unrolled_guard_cycles: float = 3.0  # for every guarded load of an unrolled transform; znver4
+    guard_code_seconds: float = 3e-7  # for its code, which no near cache holds where a model runs it: 36 loads of a
+    # Winograd transform take 30 KB; znver4
     hiding_accumulators: float = 3.0  # as many hide the loop's own instructions; znver4
 
     # Caches
@@ -64,7 +71,8 @@ class CpuCoefficients:
     l1_share: float = 0.8  # of the size that operands may fill; nominal
     l2_share: float = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed; znver4
     l3_share: float = 0.7  # nominal
-    conflict_slope: float = 0.12  # slowdown for every further line per way of one set; znver4
+    conflict_slope: float = 0.25  # slowdown for every further line per way of one set; znver4: 14 rows in 8 ways 1.4, 12
+    # rows 1.2 times slower
     most_conflicts: float = 4.0
     stream_slope: float = 0.1  # slowdown for every row beyond those that the prefetchers follow; znver4
     free_streams: float = 8.0
@@ -77,6 +85,7 @@ class CpuCoefficients:
     fork_seconds: float = 1.5e-6  # for every phase; znver4, two threads
     thread_barrier_seconds: float = 0.075e-6  # of a barrier, for every thread: 0.15 µs of two Zen 4 cores, 1.2 µs of 16
     # Emerald Rapids cores (python -m benchmarks.pool)
+    code_seconds: float = 1e-9  # to fetch one instruction that no near cache holds, as in a model; znver4
     code_scale: float = 2e4  # of two equal programs take the shorter: it builds faster; chosen
 
     # Limits, all of them chosen
@@ -102,5 +111,5 @@ class CpuCoefficients:
         return replace(CPU_COEFFICIENTS, **{name: float(value) for name, value in changed.items()})
 
 
-CPU_COEFFICIENTS = CpuCoefficients(version=1)
+CPU_COEFFICIENTS = CpuCoefficients(version=2)
 """Nominal: those of a Zen 4 server core."""
