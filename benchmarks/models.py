@@ -246,8 +246,8 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
         for name, r in rows.items():
             rested = f"{r['their_rested'] / r['rested']:.2f}" if "rested" in r else ""
             lines.append(
-                f"| {name} | {r['seconds'] * 1e3:.2f} ({r['least'] * 1e3:.2f}) "
-                f"| {r['their_seconds'] * 1e3:.2f} ({r['their_least'] * 1e3:.2f}) | {r['speedup']:.2f} "
+                f"| {name} | {milliseconds(r['seconds'])} ({milliseconds(r['least'])}) "
+                f"| {milliseconds(r['their_seconds'])} ({milliseconds(r['their_least'])}) | {r['speedup']:.2f} "
                 f"| {rested} "
                 f"| {r['compile_seconds']:.1f} | {r['kernels']} | {r['error']:.1e} |"
             )
@@ -258,12 +258,16 @@ def table(results: Mapping[str, Any], ways: Sequence[str] = ("default", "tuned")
     return "\n".join(lines)
 
 
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.{2 if seconds >= 1e-3 else 3}f}"
+
+
 def details(name: str, row: Mapping[str, Any]) -> str:
     parts = [
-        f"{name}: {row['seconds'] * 1e3:.2f} ms (least {row['least'] * 1e3:.2f}), onnxruntime "
-        f"{row['their_seconds'] * 1e3:.2f} "
-        f"({row['their_least'] * 1e3:.2f}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, error "
-        f"{row['error']:.1e}"
+        f"{name}: {milliseconds(row['seconds'])} ms (least {milliseconds(row['least'])}), onnxruntime "
+        f"{milliseconds(row['their_seconds'])} "
+        f"({milliseconds(row['their_least'])}): {row['speedup']:.2f}x, compiled in {row['compile_seconds']:.1f} s, "
+        f"error {row['error']:.1e}"
     ]
     for n, beside in row.get("busy", {}).items():
         ours, theirs = beside["seconds"] / row["seconds"], beside["their_seconds"] / row["their_seconds"]
