@@ -49,8 +49,8 @@ class Bench:
     def cases(self, some: Sequence[Case]) -> list[Case]:
         return [case for case in some if not self._only or case[0] in self._only]
 
-    def measurer(self, seed: int = 0, turn: float = 0.003) -> Measurer:
-        return Measurer(self.target, MeasureSettings(seed=seed, turn_seconds=turn))
+    def measurer(self, seed: int = 0) -> Measurer:
+        return Measurer(self.target, MeasureSettings(seed=seed))
 
 
 def seconds_in_turns(
