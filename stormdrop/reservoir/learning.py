@@ -32,7 +32,7 @@ from stormdrop.reservoir.experience import (
     rules_text,
     save,
 )
-from stormdrop.reservoir.record import DONOR
+from stormdrop.reservoir.record import DEFAULT, DONOR
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.training import TrainingRows
 from stormdrop.space.features import FeatureSet
@@ -163,7 +163,7 @@ def _kept(rows: TrainingRows, without: frozenset[str]) -> TrainingRows:
     strategies, models = ([values[k] for k in chosen] for values in (rows.strategies, rows.models))
     matrix = rows.features[keep], rows.floors[keep], rows.group[keep]
     named = rows.names, rows.left_out, tuple(strategies), tuple(models)
-    return TrainingRows(*matrix, *named, rows.floors[keep])
+    return TrainingRows(*matrix, *named, rows.floors[keep], rows.is_anew[keep])
 
 
 def _digest(name: str) -> str:
@@ -190,19 +190,27 @@ def _folds(rows: TrainingRows) -> Ints:
 
 
 def _evidence(rows: TrainingRows, features: FeatureSet) -> list[tuple[int, Ints]]:
-    """For each group with timed donors: the row of its default schedule, and the donors' rows. The default is the row
-    with the least estimate.
-    """
-    prior, is_timed = rows.features[:, features.index("prior")], np.isfinite(rows.seconds)
+    """For each group with timed donors: the row of its default schedule, and the donors' rows."""
     donated = np.array([s == DONOR for s in rows.strategies], bool)
     found: list[tuple[int, Ints]] = []
     for g in range(len(rows.names)):
-        own = np.flatnonzero((rows.group == g) & is_timed)
-        if len(own):
-            default = int(own[np.argmin(prior[own])])
-            donors = own[donated[own] & (own != default)]
-            found += [(default, donors)] if len(donors) else []
+        own = np.flatnonzero((rows.group == g) & np.isfinite(rows.seconds))
+        default = _default_row(rows, own, features)
+        donors = own[donated[own] & (own != default)]
+        found += [(default, donors)] if default is not None and len(donors) else []
     return found
+
+
+def _default_row(rows: TrainingRows, own: Ints, features: FeatureSet) -> int | None:
+    """Of one group's rows, that of the newest default schedule; None where no row is known to be one.
+
+    Where no row says so, the rows are older than this mark. If none was judged anew since, the default is the one with
+    the least estimate.
+    """
+    marked = [k for k in own.tolist() if rows.strategies[k] == DEFAULT]
+    if marked or not len(own) or rows.is_anew[own].any():
+        return marked[-1] if marked else None
+    return int(own[np.argmin(rows.features[own, features.index("prior")])])
 
 
 def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -> CostModel:

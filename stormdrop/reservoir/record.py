@@ -14,6 +14,8 @@ from stormdrop.target.machine import Target
 
 DONOR = "donor"
 """The strategy, in records, and the phase of a candidate that was re-fitted from another task's schedule."""
+DEFAULT = "default"
+"""The strategy, in records, of a task's default schedule at that time."""
 
 
 @dataclass(frozen=True, slots=True)

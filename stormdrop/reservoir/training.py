@@ -43,6 +43,8 @@ class TrainingRows:
     """By row: the model that was being tuned; empty for a single operator."""
     floors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """By row: seconds of the fastest run, since noise only slows. NaN where the candidate failed."""
+    is_anew: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    """By row: whether another calibration or version judged it when it was measured."""
 
 
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
@@ -63,7 +65,9 @@ def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
         (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps([known[k][0] for k in chosen])),
     ).fetchall()
     anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
-    found: list[Any] = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3], *row[4:]) for row in rows]
+    found: list[Any] = [
+        (anew.get(row[3]) if row[0] is None else row[0], *row[1:3], *row[4:], row[0] is None) for row in rows
+    ]
     kept = [row for row in found if row[0] is not None]
     features = np.frombuffer(b"".join([row[0] or b"" for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
@@ -77,6 +81,7 @@ def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
         tuple(row[3] for row in kept),
         tuple(row[4] for row in kept),
         np.array([_floor(row[1], row[5]) for row in kept], dtype=np.float64),
+        np.array([row[6] for row in kept], dtype=bool),
     )
 
 

@@ -22,7 +22,7 @@ from stormdrop.cost.model import ModelRanker
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.reservoir.record import DONOR, Record, group_name
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record, group_name
 from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.memory import check_memory
@@ -96,6 +96,8 @@ class Session:
         else:
             seeds = [*first, *decided, *timed[: self._settings.known], *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
+        self._opening = seeds[: 1 + max(map(seeds.index, donated))] if donated else []
+        """What the first round measures where other tasks gave candidates; the strategy only learns the results."""
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -111,7 +113,7 @@ class Session:
             self.spaces,
             self._ranker,
             np.random.default_rng(self.origin.seed),
-            seeds,
+            [c for c in seeds if c not in self._opening],
             trials,
             seconds,
             lambda: self.elapsed,
@@ -235,7 +237,10 @@ class Session:
         return True
 
     def _next(self, n: int) -> Proposal:
-        """What was suggested and the strategy's next proposal; a duel of the strategy's comes alone."""
+        """The opening; after it what was suggested and the strategy's next proposal, whose duels come alone."""
+        if self._opening:
+            opening, self._opening = self._opening[:n], self._opening[n:]
+            return Proposal(tuple(opening))
         suggested, proposal = self._suggested[:n], self._upcoming or Proposal(())
         if self._upcoming is None and len(suggested) < n:
             proposal = self._ask(n - len(suggested))
@@ -313,7 +318,8 @@ class Session:
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
         o, row = self.origin, features.astype(np.float32)
-        strategy = DONOR if trial.schedule in self._donated else o.strategy
+        strategy = DEFAULT if trial.schedule == self.default else o.strategy
+        strategy = DONOR if trial.schedule in self._donated else strategy
         measured = self.task, trial.schedule, self.target, trial.result, o.versions, strategy, o.seed
         return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 

@@ -35,7 +35,7 @@ class TuneSettings:
     """That challenge the incumbent in the end; it stays unless one of them is faster by `gain`, beyond chance."""
     known: int = 8
     """The store's best schedules of the task, measured again at the start."""
-    donated: int = 3
+    donated: int = 10
     """Candidates from other tasks' schedules that are measured at the start: so many by the cost model, and the nearest
     task's."""
     reuse_trials: int = 24

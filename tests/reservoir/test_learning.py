@@ -14,7 +14,7 @@ from stormdrop.ops.catalogue import build
 from stormdrop.reservoir import learning
 from stormdrop.reservoir.experience import load, path_beside
 from stormdrop.reservoir.learning import HeldOut, keep_learned, learned, margin_of
-from stormdrop.reservoir.record import DONOR, Record
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.space.sketch import sketches
 from tests.support.records import HERE, VERSIONS, make_verdict, timing
@@ -154,3 +154,31 @@ def test_what_was_learned_lies_beside_the_store_until_the_store_teaches_less(tmp
         assert not file.exists()
     with Store.in_memory() as store:
         assert keep_learned(store, HERE) is None
+
+
+def marked(task: Task, default: int, seed: int = 3) -> list[Record]:
+    """Records of which the one numbered `default` was the task's default, by its mark."""
+    found = records(task, "model", noise, seed)
+    return [replace(r, strategy=DEFAULT) if k == default else r for k, r in enumerate(found)]
+
+
+def test_the_default_is_the_row_that_says_so_whatever_the_estimate_prefers() -> None:
+    task, features = build("GMM", (1, 32, 48, 40)), learning.judge_of(HERE).features
+    for default in (1, 7):
+        with Store.in_memory() as store:
+            store.add(marked(task, default))
+            rows = store.training(HERE, 100)
+        ((found, donors),) = learning._evidence(rows, features)
+        assert rows.strategies[found] == DEFAULT
+        assert {rows.strategies[k] for k in donors.tolist()} == {DONOR}
+
+
+def test_a_default_is_not_guessed_among_rows_that_were_judged_anew() -> None:
+    task, features = build("GMM", (1, 32, 48, 40)), learning.judge_of(HERE).features
+    with Store.in_memory() as store:
+        store.add(records(task, "model", noise, 3))
+        assert learning._evidence(store.training(HERE, 100), features)
+        fitted = replace(HERE, coefficients=replace(HERE.coefficients, conflict_slope=0.5))
+        rows = store.training(fitted, 100)
+        assert rows.is_anew.all()
+        assert learning._evidence(rows, features) == []

@@ -11,7 +11,7 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import DONOR, Record
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
@@ -105,7 +105,9 @@ def test_records_say_that_a_candidate_came_from_a_donor() -> None:
     assert best.strategy == DONOR
     others = [r for r in store.trials(TASK, TARGET) if r.schedule not in donated]
     assert others
-    assert all(r.strategy == "storm+droplet" for r in others)
+    assert {r.strategy for r in others} == {DEFAULT, "storm+droplet"}
+    (default,) = [r.schedule for r in others if r.strategy == DEFAULT]
+    assert default == default_schedule(TASK, TARGET)
 
 
 def test_a_wrong_mode_and_a_name_in_place_of_names_are_refused() -> None:
@@ -159,7 +161,7 @@ def test_without_reuse_tasks_of_a_model_do_not_share_candidates() -> None:
         found = {r.strategy for use in parts.tasks for r in store.trials(use.task, tuned.target)}
         assert (DONOR in found) == (mode == "seed")
         phases |= found
-    assert phases == {DONOR, "storm+droplet"}
+    assert phases == {DEFAULT, DONOR, "storm+droplet"}
 
 
 def test_a_model_is_tuned_from_another_models_winners_alone() -> None:
