@@ -78,6 +78,7 @@ OTHERS = (
     "finished in registers",
     "reduction in scratch",
     "reduce loop written out",
+    "prefetch",
     "phase at load",
     "fma",
     "transposed load",

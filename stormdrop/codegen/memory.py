@@ -9,11 +9,15 @@ from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, literal, splat, suffix, vector_type
 from stormdrop.ir.affine import Affine, affine, conjunction
-from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, compare
+from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, binary, compare
 from stormdrop.lower.instance import TileCursor
-from stormdrop.lower.program import Access, Buffer, Spread
+from stormdrop.lower.program import Access, Buffer, Prefetch, Spread
 from stormdrop.lower.reads import has_data
 from stormdrop.space.access import axes_of, has_load
+
+LINE_BYTES = 64
+L2 = 2
+"""The locality of `llvm.prefetch` that stands for the L2 cache."""
 
 
 @dataclass(slots=True)
@@ -249,6 +253,19 @@ class MemoryWriter:
             return SsaValue(raw, dtype, lanes)
         zero = "0" if lanes == 1 else "zeroinitializer"
         return SsaValue(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
+
+    def prefetch(self, p: Prefetch, steps: int) -> None:
+        """The lines of `steps` steps of the innermost loop that are this run's to fetch."""
+        w, item = self.w, ITEMSIZE[p.access.buffer.dtype]
+        assert self.inner is not None
+        lines = max(1, p.access.coefficient(self.inner.axis) * steps * item // LINE_BYTES)
+        first = affine(binary("mod", p.use.expr(), lines)).scaled(LINE_BYTES) + affine(p.distance).scaled(item)
+        self.at.place(*self.at.all[0])
+        pointer = w.op(f"getelementptr i8, ptr {self.address(p.access)}, {w.index} {w.affine(first)}")
+        w.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for line in range(0, lines, p.uses):
+            address = self._moved(pointer, line * LINE_BYTES)
+            w.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {L2}, i32 1)")
 
     # Transposed blocks
 

@@ -212,6 +212,8 @@ class TileWriter:
 
         def body(frame: Loop) -> None:
             self.evaluator.memory.inner = InnerLoop(loop.axis, frame, low, step)
+            for prefetch in loop.prefetches:
+                self.evaluator.memory.prefetch(prefetch, step)
             for _ in self.at.steps(loop.axis, range(0, step, loop.step)):
                 self.update(update)
             self.evaluator.memory.inner = None

@@ -16,6 +16,7 @@ from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.blocks import lower_block
 from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
+from stormdrop.lower.prefetch import with_prefetches
 from stormdrop.lower.program import Access, Buffer, For, Phase, Program, Stmt, View
 from stormdrop.lower.regions import Region, panel_region
 from stormdrop.lower.spans import Span, split, whole
@@ -54,7 +55,7 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
     context = LoweringContext(s, tilings, regions)
     phases = [(lower_block if nest_of(x).is_cooperative else _lower_root)(context, x) for x in s.roots]
     phases.sort(key=lambda p: not p.at_load)
-    return Program(tuple(phases), tuple(table), context.most_scratch)
+    return with_prefetches(Program(tuple(phases), tuple(table), context.most_scratch))
 
 
 def _box_region(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> Region:

@@ -166,6 +166,20 @@ class Start:
     first: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Fetch lines into the L2 cache in a reduce loop: those that lie `distance` elements after what `access` reads.
+
+    The same lines are read in `uses` runs of the loop; `use` is the number of the present one. Each run fetches every
+    `uses`-th line.
+    """
+
+    access: Access
+    distance: Expr
+    use: Affine
+    uses: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReduceLoop:
     """`for axis in range(low, high, step)`, relative to the tile's base; it carries the tile's accumulators.
@@ -184,6 +198,7 @@ class ReduceLoop:
     written_out: bool  # fully unrolled: one copy of the body per iteration
     masked: bool
     body: tuple[Stmt, ...]
+    prefetches: tuple[Prefetch, ...] = ()
 
     @property
     def is_innermost(self) -> bool:
@@ -453,7 +468,9 @@ def _loop_text(s: ReduceLoop) -> str:
     low, high = (base + affine(bound) for bound in (s.low, s.high))
     how = f" step {s.step}" if s.step > 1 else ""
     how += " written out" if s.written_out else f" unroll {s.unroll}" if s.unroll > 1 else ""
-    return f"for {s.axis} in {low}:{high}{how}{', the last step masked' if s.masked else ''}"
+    how += ", the last step masked" if s.masked else ""
+    how += "".join(f", prefetching {p.access.buffer}" for p in s.prefetches)
+    return f"for {s.axis} in {low}:{high}{how}"
 
 
 def _finish_lines(s: Finish, pad: str) -> Iterator[str]:

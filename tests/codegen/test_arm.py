@@ -77,6 +77,7 @@ COUNTING = {
     "arm": re.compile(r"(add|sub|subs|cmp|b\.|cbn?z|mov$)"),
     "x86": re.compile(r"(add|sub|inc|dec|cmp|test|lea|j)"),
 }
+PREFETCH = re.compile(r"prefetch|prfm")
 STACK = {"arm": re.compile(r"\[sp\b"), "x86": re.compile(r"\(%rsp")}
 
 
@@ -127,12 +128,18 @@ def test_the_inner_loop_is_four_fifths_multiply_adds_and_loads(isa: str) -> None
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 def test_the_inner_loop_on_x86_does_nothing_else_but_count(isa: str) -> None:
-    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["x86"].match(i[0]))]
+    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["x86"].match(i[0]) or PREFETCH.match(i[0]))]
     assert all(COUNTING["x86"].match(m) for m, _ in rest), rest
     assert len(rest) <= 5, rest  # two pointers, the counter, its test, the jump
 
 
+@pytest.mark.parametrize("isa", [*ARM, "avx512", "avx2"])
+def test_a_trip_of_the_inner_loop_prefetches_one_line(isa: str) -> None:
+    """It reads several: many tiles share a block of constants, and so the prefetches of the next one."""
+    assert sum(PREFETCH.match(name) is not None for name, _ in inner_loop(isa)) == 1
+
+
 @pytest.mark.parametrize("isa", ARM)
 def test_the_inner_loop_on_arm_does_nothing_else_but_count_and_advance(isa: str) -> None:
-    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["arm"].match(i[0]))]
+    rest = [i for i in inner_loop(isa) if not (FMA.match(i[0]) or LOAD["arm"].match(i[0]) or PREFETCH.match(i[0]))]
     assert all(COUNTING["arm"].match(m) for m, _ in rest), rest

@@ -137,6 +137,8 @@ def _loop_paths(loop: ReduceLoop) -> set[str]:
     is_known = isinstance(loop.low, Const) and isinstance(loop.high, Const)
     if loop.written_out:
         found.add("reduce loop written out")
+    if loop.prefetches:
+        found.add("prefetch")
     if loop.tile.base[loop.axis].terms and loop.axis.extent % loop.longest:
         found.add("reduce block with a tail")
     if loop.axis in loop.tile.stage.reduce_axes and "max(0" in str(loop.low):

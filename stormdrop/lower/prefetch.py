@@ -1,0 +1,93 @@
+"""Prefetching packed constants: while a block of them is used, the next block is fetched into the L2 cache.
+
+Packed constants larger than the L2 cache come from the L3 cache or from memory, a block at a time: the part that one
+register tile reads in its reduce loops. Serial loops that do not index the constants use the same block again:
+
+    for k_0 in 4:                 the next block is 192 · 16 elements further on
+      for m in 8:                 the block is used eight times
+        for k in 0:192 unroll 8:  a trip reads eight lines; every use of the block prefetches one of the next block's
+          Y += A[...] * W.packed[...]
+
+Without prefetching, the first use waits for the whole block. Each use fetches its share of the next one, so that the
+traffic is spread over the time that computing takes. Blocks that are used once are left to the hardware's prefetchers:
+there is no time to spread their traffic over. So is the first block of an iteration of the parallel loop, which another
+thread may run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stormdrop.ir.affine import ZERO, Affine
+from stormdrop.ir.expr import ITEMSIZE, Const, Expr, Select, binary, compare
+from stormdrop.lower.program import Access, For, If, Phase, Prefetch, Program, ReduceLoop, Spread, Stmt, Update
+from stormdrop.target.scope import Scope
+
+LEAST_BYTES = 1 << 20
+"""Of constants that are prefetched. Less than this stays in the L2 cache, or arrives soon enough."""
+
+
+def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program:
+    """The program with prefetches of the packed constants of at least so many bytes that its CPU phases read."""
+
+    def body(statements: tuple[Stmt, ...], loops: Sequence[For]) -> tuple[Stmt, ...]:
+        return tuple(statement(s, loops) for s in statements)
+
+    def statement(s: Stmt, loops: Sequence[For]) -> Stmt:
+        """`loops`: the serial loops around it, outermost first."""
+        match s:
+            case For():
+                return replace(s, body=body(s.body, (*loops, s)))
+            case If():
+                return replace(s, then=body(s.then, loops), orelse=body(s.orelse, loops))
+            case ReduceLoop(body=(Update() as update,)):
+                accesses = [a for a in update.reads.values() if _is_packed(a, s, least_bytes)]
+                found = [_prefetch(access, loops) for access in accesses]
+                return replace(s, prefetches=tuple(p for p in found if p is not None))
+            case ReduceLoop():
+                return replace(s, body=body(s.body, loops))
+            case _:
+                return s
+
+    def on_cpu(phase: Phase) -> Phase:
+        return phase if phase.threads or phase.at_load else replace(phase, body=body(phase.body, ()))
+
+    return replace(program, phases=tuple(map(on_cpu, program.phases)))
+
+
+def _is_packed(access: Access, loop: ReduceLoop, least_bytes: int) -> bool:
+    """Whether the loop reads packed constants of at least so many bytes line by line."""
+    buffer, width = access.buffer, loop.tile.chunks * loop.tile.lanes
+    is_packed = buffer.scope is Scope.PACKED and buffer.elements * ITEMSIZE[buffer.dtype] >= least_bytes
+    is_plain = access.spread is Spread.CONTIGUOUS and not access.atoms
+    return is_packed and is_plain and access.coefficient(loop.axis) == width
+
+
+def _prefetch(access: Access, loops: Sequence[For]) -> Prefetch | None:
+    """How the next block is fetched; None where a block is used once, or is the only one."""
+    use, uses, left = ZERO, 1, list(loops)
+    while left and (uses == 1 or not access.outer.coefficient(left[-1].var)):
+        loop = left.pop()
+        if not access.outer.coefficient(loop.var):
+            use, uses = use + Affine(((loop.var, uses),)), uses * loop.most
+    indexing = [loop for loop in left if access.outer.coefficient(loop.var)]
+    if not indexing or uses == 1:
+        return None
+    distance = _distance(access, indexing)
+    for loop in left:
+        if loop not in indexing:  # it goes through the blocks once more: they have been fetched
+            distance = Select(compare("gt", loop.var, 0), Const(0, "i64"), distance)
+    return Prefetch(access, distance, use, uses)
+
+
+def _distance(access: Access, loops: Sequence[For]) -> Expr:
+    """From a block to the next one, in elements: one more iteration of the innermost loop; where that is at its end,
+    back to its first iteration, and one more of the loop around it. After the last block, to the first.
+    """
+    if not loops:
+        return Const(0, "i64")
+    *outer, loop = loops
+    step = access.outer.coefficient(loop.var)
+    at_end = binary("sub", _distance(access, outer), binary("mul", loop.var, step))
+    return Select(compare("ge", binary("add", loop.var, 1), loop.trips), at_end, Const(step, "i64"))
