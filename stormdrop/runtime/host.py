@@ -39,7 +39,8 @@ def _detect(threads: int) -> Cpu:
         features = ",".join(filter(None, [features, "-prefer-256-bit"]))
     name = f"{_model_name() or isa.family} ({cpu})"
     target = cpu_target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
-    return replace(target, has_bf16_dot=isa.name == "avx512" and "+avx512bf16" in flags)
+    has_bf16_dot = isa.name == "avx512" and "+avx512bf16" in flags
+    return replace(target, cores=cores_of(cpu, os.cpu_count() or 1), has_bf16_dot=has_bf16_dot)
 
 
 def _isa_of(triple: str, flags: set[str]) -> str:
@@ -83,6 +84,30 @@ def hyperthreads() -> int:
     return _hyperthreads(_SYSFS / f"cpu{_first_cpu()}")
 
 
+HIDDEN_HYPERTHREADS = frozenset(
+    {
+        *("skylake-avx512", "cascadelake", "cooperlake", "icelake-server"),
+        *("sapphirerapids", "emeraldrapids", "graniterapids"),
+    }
+)
+"""Server CPUs whose virtual machines see hyperthreads as CPUs, and are not told which of them share a core."""
+
+
+def cores_of(cpu: str, cpus: int) -> int:
+    """The cores of this machine, which has a number of CPUs.
+
+    Virtual machines mostly hide how CPUs share cores. Where they run on servers of a kind that has hyperthreads in all
+    large clouds, there are two CPUs to a core.
+    """
+    visible = hyperthreads()
+    is_hidden = visible == 1 and cpu in HIDDEN_HYPERTHREADS and _is_virtual()
+    return max(1, cpus // (2 if is_hidden else visible))
+
+
+def _is_virtual() -> bool:
+    return any(line.startswith("flags") and " hypervisor" in line for line in _cpuinfo())
+
+
 def _hyperthreads(cpu: Path) -> int:
     return max(1, len(cpu_list(text_of(cpu / "topology" / "thread_siblings_list"))))
 
@@ -102,8 +127,12 @@ def _first_cpu() -> int:
     return min(affinity(0)) if affinity is not None else 0
 
 
+def _cpuinfo() -> list[str]:
+    return text_of(Path("/proc/cpuinfo")).splitlines()
+
+
 def _model_name() -> str:
-    for line in text_of(Path("/proc/cpuinfo")).splitlines():
+    for line in _cpuinfo():
         label, _, value = line.partition(":")
         if label.strip() == "model name":
             return value.strip()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OPERANDS, LEVELS = 3, 5
 BOUNDS = ("fma", "load", "ends", "l2", "l3", "dram")
 FEATURES = FeatureSet(
-    version=3,
+    version=4,
     names=(
         "prior",
         *BOUNDS,

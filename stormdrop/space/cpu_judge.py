@@ -159,7 +159,8 @@ class CpuAssessment:
                 if is_within and reader is not None:
                     executions = executions * _entries(reader)
             operands = stage_operands(stage, packed)
-            found.append(StageCost(tilings[stage.id], executions, operands, self._coefficients))
+            folds = self._target.folds_broadcasts
+            found.append(StageCost(tilings[stage.id], executions, operands, self._coefficients, folds))
         return found
 
     @cached_property
@@ -220,9 +221,10 @@ class CpuAssessment:
 
     @property
     def capacities(self) -> tuple[float, float, float]:
-        """Bytes of L1, L2 and L3 that operands may fill."""
+        """Bytes of L1, L2 and L3 that a thread's operands may fill."""
         target, k = self._target, self._coefficients
-        return target.l1_bytes * k.l1_share, target.l2_bytes * k.l2_share, target.l3_bytes * k.l3_share
+        l1, l2 = (nbytes / target.threads_per_core for nbytes in (target.l1_bytes, target.l2_bytes))
+        return l1 * k.l1_share, l2 * k.l2_share, target.l3_bytes * k.l3_share
 
     @cached_property
     def _local(self) -> frozenset[Tensor]:

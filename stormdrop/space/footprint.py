@@ -105,11 +105,20 @@ class StageCost:
     """The cost of one stage; a `Num` is a number for one point, or a column for many."""
 
     def __init__(
-        self, tiling: Tiling, executions: Num, operands: tuple[Operand, ...], coefficients: CpuCoefficients
+        self,
+        tiling: Tiling,
+        executions: Num,
+        operands: tuple[Operand, ...],
+        coefficients: CpuCoefficients,
+        folds_broadcasts: bool = True,
     ) -> None:
-        """`executions`: how often the nest runs, 1 for a root stage. The last operand is the store."""
+        """`executions`: how often the nest runs, 1 for a root stage. The last operand is the store. `folds_broadcasts`:
+        a multiply-add takes an element of memory for all lanes.
+        """
         self.tiling, self.executions, self.operands = tiling, executions, operands
         self.stage, self._coefficients = tiling.stage, coefficients
+        k = coefficients
+        self._broadcast_slots = k.folded_broadcast_slots if folds_broadcasts else k.broadcast_slots
         stage, extent, width = tiling.stage, tiling.extent, tiling.lanes * tiling.vectors
         others = [a for a in stage.axes if a is not stage.vector]
         self.tile = {a: tiling.tile(a) for a in stage.axes}
@@ -145,7 +154,7 @@ class StageCost:
             if a in o.axes and a is not stage.vector:
                 count = count * self._distinct_rows(o, a)
         if stage.vector is None or stage.vector not in o.axes:
-            return count * (coefficients.broadcast_slots if tiling.lanes > 1 else 1.0)
+            return count * (self._broadcast_slots if tiling.lanes > 1 else 1.0)
         if o.stride == 1:
             return count * tiling.vectors
         turned = transposing_axis(stage)

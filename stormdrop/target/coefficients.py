@@ -48,7 +48,8 @@ class CpuCoefficients:
 
     # Load slots: one full vector loaded is one
     load_slots: float = 1.0  # scales all of them: what a core really issues
-    broadcast_slots: float = 0.5  # znver4 issues two a cycle
+    folded_broadcast_slots: float = 0.5  # an element that the multiply-add itself broadcasts; znver4
+    broadcast_slots: float = 1.2  # where an instruction of its own does; AVX2 on znver4
     gather_slots: float = 2.0  # for every lane; znver4
     transpose_slots: float = 5.0  # for every vector of a register-blocked transpose; counted
 
@@ -76,8 +77,8 @@ class CpuCoefficients:
     most_conflicts: float = 4.0
     stream_slope: float = 0.1  # slowdown for every row beyond those that the prefetchers follow; znver4
     free_streams: float = 8.0
-    cold_bandwidth_share: float = 0.65  # of DRAM's, for constants out of cache: a Winograd convolution with 9.4 MB of
-    # filters took 620 µs in a model instead of 415 warm; znver4
+    cold_bandwidth_share: float = 1.0  # of DRAM's, for constants out of cache. Before they were prefetched 0.65: a
+    # Winograd convolution with 9.4 MB of filters took 620 µs in a model instead of 415 warm; znver4
 
     # Joining the bounds
     overlap_share: float = 0.03  # of the loads, L3 and DRAM that is not hidden behind the largest bound; znver4
@@ -111,5 +112,5 @@ class CpuCoefficients:
         return replace(CPU_COEFFICIENTS, **{name: float(value) for name, value in changed.items()})
 
 
-CPU_COEFFICIENTS = CpuCoefficients(version=2)
+CPU_COEFFICIENTS = CpuCoefficients(version=3)
 """Nominal: those of a Zen 4 server core."""

@@ -94,6 +94,9 @@ def _rates(cpu: str) -> NominalRates:
     return _RATES.get(cpu, _ZEN)
 
 
+MOST_CORES = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """One machine as code generation, the prior and the tuning records see it.
@@ -127,6 +130,8 @@ class Cpu:
     temperature: Temperature = Temperature.WARM
     handover_gbs: float = 160.0
     """Of what another core wrote last, for all threads together."""
+    cores: int = MOST_CORES
+    """Where there are more threads than cores, some share a core's L1 and L2. Unknown: more than any machine has."""
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
     coefficients: CpuCoefficients = CPU_COEFFICIENTS
@@ -194,6 +199,16 @@ class Cpu:
         return f"{self.threads} thread{'s' if self.threads != 1 else ''}"
 
     @property
+    def threads_per_core(self) -> int:
+        """The most threads that share one core's L1 and L2."""
+        return -(-self.threads // self.cores)
+
+    @property
+    def folds_broadcasts(self) -> bool:
+        """Whether a multiply-add takes an element of memory, or a lane of a register, for all lanes."""
+        return self.isa not in ("avx2", "sse")
+
+    @property
     def ghz(self) -> float:
         """The clock at which `peak_gflops` is reached."""
         return self.peak_gflops / (2 * self.lanes("f32") * self.fma_per_cycle)
@@ -232,7 +247,7 @@ class Cpu:
         features = ",".join(filter(None, [self.features, _NARROWING[isa]]))
         caches = Caches(self.line_bytes, self.l1_bytes, self.l1_ways, self.l2_bytes, self.l3_bytes)
         narrow = cpu_target(self.name, self.triple, self.cpu, features, there, self.threads, caches)
-        return replace(narrow, temperature=self.temperature)
+        return replace(narrow, temperature=self.temperature, cores=self.cores)
 
     def with_threads(self, threads: int) -> "Cpu":
         """The same machine used by so many threads, with nominal shared rates."""

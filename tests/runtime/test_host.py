@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stormdrop.ops.catalogue import build
 from stormdrop.runtime import host
-from stormdrop.target.cpu import Caches
+from stormdrop.space.cpu_judge import CpuJudge
+from stormdrop.space.default import default_point
+from stormdrop.target.cpu import Caches, cross
 
 
 def write_cache(cpu: Path, index: int, level: int, kind: str, size: str, shared: str) -> None:
@@ -41,3 +45,28 @@ def test_a_machine_that_hides_its_caches_gets_defaults(tmp_path: Path, size: str
     assert host._read_caches(tmp_path / "nowhere") == Caches()
     write_cache(tmp_path, 0, 1, "Data", size, "")
     assert host._read_caches(tmp_path) == Caches()
+
+
+@pytest.mark.parametrize(
+    ("cpu", "siblings", "flags", "cores"),
+    [
+        ("emeraldrapids", 2, "sse hypervisor", 8),  # it says which CPUs share a core
+        ("emeraldrapids", 1, "sse hypervisor avx", 8),  # it does not
+        ("emeraldrapids", 1, "sse avx", 16),  # hyperthreads are off
+        ("znver4", 1, "sse hypervisor", 16),
+    ],
+)
+def test_hidden_hyperthreads_of_virtual_servers_are_two_to_a_core(
+    monkeypatch: pytest.MonkeyPatch, cpu: str, siblings: int, flags: str, cores: int
+) -> None:
+    monkeypatch.setattr(host, "hyperthreads", lambda: siblings)
+    monkeypatch.setattr(host, "_cpuinfo", lambda: ["model name : any", f"flags\t\t: {flags}"])
+    assert host.cores_of(cpu, 16) == cores
+
+
+def test_threads_beyond_the_cores_share_their_near_caches() -> None:
+    target = replace(cross("avx512"), cores=8)
+    sketch, point = default_point(build("GMM", (1, 64, 64, 64)), target)
+    structure, values = sketch.at(sketch.values(point)), sketch.values(point)
+    alone, shared = (CpuJudge(target.with_threads(n)).assess(structure, values).capacities for n in (8, 9))
+    assert shared == (alone[0] / 2, alone[1] / 2, alone[2])

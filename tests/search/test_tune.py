@@ -15,7 +15,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import DEFAULT, Record
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
@@ -456,7 +456,8 @@ def test_every_trial_is_stored_with_where_it_came_from() -> None:
         tuned = tune(task(), TARGET, measurer=Replay(), trials=20, search="random", store=store, seed=7)
         kept = store.trials(task(), TARGET)
     assert {r.schedule for r in kept} == {t.schedule for t in tuned.history}
-    assert {(r.strategy, r.seed) for r in kept} == {("random", 7)}
+    assert {(r.strategy, r.seed) for r in kept if r.schedule != default_schedule(task(), TARGET)} == {("random", 7)}
+    assert {r.strategy for r in kept if r.schedule == default_schedule(task(), TARGET)} == {DEFAULT}
     assert sorted(r.number for r in kept if not r.verified) == list(range(1, 21))
     assert all(r.features is not None and len(r.features) == 64 for r in kept)
 

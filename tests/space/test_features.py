@@ -225,7 +225,9 @@ def test_footprints_are_the_boxes_that_the_loops_cover() -> None:
 
 
 def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile() -> None:
-    """A contiguous vector is one slot, a broadcast half a slot; sliding windows and gathers are estimates."""
+    """A contiguous vector is one slot, a broadcast half a slot or, by an instruction of its own, more than one; sliding
+    windows and gathers are estimates.
+    """
     compared = 0
     for s in samples():
         for cost, walk in s.stages():
@@ -239,12 +241,13 @@ def test_a_load_slot_is_counted_for_every_distinct_element_of_the_register_tile(
             )
             if not reads or slides or any(o.stride not in (0, 1) or not is_linear(o.indices) for o in reads):
                 continue
+            broadcast = 0.5 if s.sketch.target.isa == "avx512" else 1.2
             slots = 0.0
             for o in reads:
                 rows = math.prod(n for a, n in tile.rows if a in o.axes)
-                slots += rows * (tile.vectors if stage.vector in o.axes else 0.5 if lanes > 1 else 1.0)
+                slots += rows * (tile.vectors if stage.vector in o.axes else broadcast if lanes > 1 else 1.0)
             compared += 1
-            assert scalar(cost.loads) == slots, f"{stage.id} of {s}"
+            assert scalar(cost.loads) == pytest.approx(slots), f"{stage.id} of {s}"
     assert compared > POINTS // 4
 
 
