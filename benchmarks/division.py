@@ -5,7 +5,7 @@
     python -m benchmarks.division --table                                # print what is stored
 
 Each way tunes the model from an empty store, without donors. Its curve is the sum of the tasks' best times so far, each
-as often as the model calls it, over that of their defaults in the same search; a task that was not timed yet counts with
+as often as the model calls it, over that of their defaults in the same search; a task not timed yet counts with
 its default. The objective is the worse of the two curves' ends. `seconds` are those until each curve reached it.
 """
 
