@@ -110,13 +110,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
             ways: dict[str, Divide] = {"gradient": Gradient(np.random.default_rng(seed)), "share": ByShare()}
             order = list(ways) if seed % 2 == 0 else list(ways)[::-1]
             curves = {way: searched(name, threads, given.seconds, ways[way], seed) for way in order}
-            row = {"model": name, "threads": threads, "seed": seed, **compared(curves)}
+            what = {"model": name, "threads": threads, "seed": seed, "budget": given.seconds}
+            row = {**what, **compared(curves)}
             results = stored(given.json)
             machine = f"{detect(threads).name}, {os.cpu_count()} CPUs"
-            rows = [
-                r for r in results.get(machine, []) if (r["model"], r["threads"], r["seed"]) != (name, threads, seed)
-            ]
-            keep(given.json, results | {machine: [*rows, row]})
+            others = [r for r in results.get(machine, []) if any(r[k] != v for k, v in what.items())]
+            keep(given.json, results | {machine: [*others, row]})
             say(str(row))
     if given.table:
         print(table(stored(given.json)))

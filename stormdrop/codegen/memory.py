@@ -254,11 +254,13 @@ class MemoryWriter:
         zero = "0" if lanes == 1 else "zeroinitializer"
         return SsaValue(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
-    def prefetch(self, p: Prefetch, steps: int) -> None:
-        """The lines of `steps` steps of the innermost loop that are this run's to fetch."""
+    def prefetch(self, p: Prefetch, trip: int) -> None:
+        """Prefetch this run's share of what a trip of the innermost loop, `trip` elements along its axis, reads of the
+        next block.
+        """
         w, item = self.w, ITEMSIZE[p.access.buffer.dtype]
         assert self.inner is not None
-        lines = max(1, p.access.coefficient(self.inner.axis) * steps * item // LINE_BYTES)
+        lines = -(-p.access.coefficient(self.inner.axis) * trip * item // LINE_BYTES)
         first = affine(binary("mod", p.use.expr(), lines)).scaled(LINE_BYTES) + affine(p.distance).scaled(item)
         self.at.place(*self.at.all[0])
         pointer = w.op(f"getelementptr i8, ptr {self.address(p.access)}, {w.index} {w.affine(first)}")

@@ -11,7 +11,8 @@ register tile reads in its reduce loops. Serial loops that do not index the cons
 Without prefetching, the first use waits for the whole block. Each use fetches its share of the next one, so that the
 traffic is spread over the time that computing takes. Blocks that are used once are left to the hardware's prefetchers:
 there is no time to spread their traffic over. So is the first block of an iteration of the parallel loop, which another
-thread may run.
+thread may run, and so are blocks that an outer loop goes through once more. Loops of one trip, which are written out,
+and what remains after whole trips prefetch nothing.
 """
 
 from __future__ import annotations
@@ -66,17 +67,17 @@ def _is_packed(access: Access, loop: ReduceLoop, least_bytes: int) -> bool:
 
 def _prefetch(access: Access, loops: Sequence[For]) -> Prefetch | None:
     """How the next block is fetched; None where a block is used once, or is the only one."""
-    use, uses, left = ZERO, 1, list(loops)
-    while left and (uses == 1 or not access.outer.coefficient(left[-1].var)):
-        loop = left.pop()
+    use, uses, outer = ZERO, 1, list(loops)
+    while outer and (uses == 1 or not access.outer.coefficient(outer[-1].var)):
+        loop = outer.pop()
         if not access.outer.coefficient(loop.var):
             use, uses = use + Affine(((loop.var, uses),)), uses * loop.most
-    indexing = [loop for loop in left if access.outer.coefficient(loop.var)]
+    indexing = [loop for loop in outer if access.outer.coefficient(loop.var)]
     if not indexing or uses == 1:
         return None
     distance = _distance(access, indexing)
-    for loop in left:
-        if loop not in indexing:  # it goes through the blocks once more: they have been fetched
+    for loop in outer:
+        if loop not in indexing:  # it goes through the blocks once more: they were fetched before
             distance = Select(compare("gt", loop.var, 0), Const(0, "i64"), distance)
     return Prefetch(access, distance, use, uses)
 

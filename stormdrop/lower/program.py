@@ -170,8 +170,8 @@ class Start:
 class Prefetch:
     """Fetch lines into the L2 cache in a reduce loop: those that lie `distance` elements after what `access` reads.
 
-    The same lines are read in `uses` runs of the loop; `use` is the number of the present one. Each run fetches every
-    `uses`-th line.
+    The same lines are read in `uses` runs of the loop; `use` is the number of the present one. Of the lines of a trip
+    each run fetches every `uses`-th, at least one.
     """
 
     access: Access

@@ -163,7 +163,7 @@ def _kept(rows: TrainingRows, without: frozenset[str]) -> TrainingRows:
     strategies, models = ([values[k] for k in chosen] for values in (rows.strategies, rows.models))
     matrix = rows.features[keep], rows.floors[keep], rows.group[keep]
     named = rows.names, rows.left_out, tuple(strategies), tuple(models)
-    return TrainingRows(*matrix, *named, rows.floors[keep], rows.is_anew[keep])
+    return TrainingRows(*matrix, *named, rows.floors[keep], rows.was_recomputed[keep])
 
 
 def _digest(name: str) -> str:
@@ -204,11 +204,11 @@ def _evidence(rows: TrainingRows, features: FeatureSet) -> list[tuple[int, Ints]
 def _default_row(rows: TrainingRows, own: Ints, features: FeatureSet) -> int | None:
     """Of one group's rows, that of the newest default schedule; None where no row is known to be one.
 
-    Where no row says so, the rows are older than this mark. If none was judged anew since, the default is the one with
-    the least estimate.
+    Rows without such a mark are older than it. If the features of none were computed anew, their default is the one
+    with the least estimate.
     """
     marked = [k for k in own.tolist() if rows.strategies[k] == DEFAULT]
-    if marked or not len(own) or rows.is_anew[own].any():
+    if marked or not len(own) or rows.was_recomputed[own].any():
         return marked[-1] if marked else None
     return int(own[np.argmin(rows.features[own, features.index("prior")])])
 

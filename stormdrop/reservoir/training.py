@@ -43,8 +43,8 @@ class TrainingRows:
     """By row: the model that was being tuned; empty for a single operator."""
     floors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """By row: seconds of the fastest run, since noise only slows. NaN where the candidate failed."""
-    is_anew: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    """By row: whether another calibration or version judged it when it was measured."""
+    was_recomputed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    """By row: its features were computed anew, since another calibration or version judged it when it was measured."""
 
 
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from stormdrop.codegen.llvm import host
 from stormdrop.files import text_of
 from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.compatible import sve_bytes
-from stormdrop.runtime.cpus import cpu_list
+from stormdrop.runtime.cpus import allowed_cpus, cpu_list
 from stormdrop.runtime.threads import thread_count
 from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 
@@ -40,7 +41,7 @@ def _detect(threads: int) -> Cpu:
     name = f"{_model_name() or isa.family} ({cpu})"
     target = cpu_target(name, triple, cpu, features, isa, threads, _read_caches(_SYSFS / f"cpu{_first_cpu()}"))
     has_bf16_dot = isa.name == "avx512" and "+avx512bf16" in flags
-    return replace(target, cores=cores_of(cpu, os.cpu_count() or 1), has_bf16_dot=has_bf16_dot)
+    return replace(target, cores=cores_of(cpu, sorted(allowed_cpus())), has_bf16_dot=has_bf16_dot)
 
 
 def _isa_of(triple: str, flags: set[str]) -> str:
@@ -93,15 +94,15 @@ HIDDEN_HYPERTHREADS = frozenset(
 """Server CPUs whose virtual machines see hyperthreads as CPUs, and are not told which of them share a core."""
 
 
-def cores_of(cpu: str, cpus: int) -> int:
-    """The cores of this machine, which has a number of CPUs.
+def cores_of(cpu: str, cpus: Sequence[int], root: Path = _SYSFS) -> int:
+    """The cores of these CPUs.
 
     Virtual machines mostly hide how CPUs share cores. Where they run on servers of a kind that has hyperthreads in all
     large clouds, there are two CPUs to a core.
     """
-    visible = hyperthreads()
-    is_hidden = visible == 1 and cpu in HIDDEN_HYPERTHREADS and _is_virtual()
-    return max(1, cpus // (2 if is_hidden else visible))
+    siblings = [cpu_list(text_of(root / f"cpu{k}" / "topology/thread_siblings_list")) or (k,) for k in cpus]
+    is_hidden = max(map(len, siblings)) == 1 and cpu in HIDDEN_HYPERTHREADS and _is_virtual()
+    return max(1, len({min(some) for some in siblings}) // (2 if is_hidden else 1))
 
 
 def _is_virtual() -> bool:

@@ -96,8 +96,7 @@ class Session:
         else:
             seeds = [*first, *decided, *timed[: self._settings.known], *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
-        self._opening = seeds[: 1 + max(map(seeds.index, donated))] if donated else []
-        """What the first round measures where other tasks gave candidates; the strategy only learns the results."""
+        opening = 1 + max(map(seeds.index, donated)) if donated else 0
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -113,11 +112,12 @@ class Session:
             self.spaces,
             self._ranker,
             np.random.default_rng(self.origin.seed),
-            [c for c in seeds if c not in self._opening],
+            seeds,
             trials,
             seconds,
             lambda: self.elapsed,
             self._settings,
+            opening,
         )
         self.strategy = tools.factory(context)
         again = set(seeds)
@@ -237,10 +237,7 @@ class Session:
         return True
 
     def _next(self, n: int) -> Proposal:
-        """The opening; after it what was suggested and the strategy's next proposal, whose duels come alone."""
-        if self._opening:
-            opening, self._opening = self._opening[:n], self._opening[n:]
-            return Proposal(tuple(opening))
+        """What was suggested and the strategy's next proposal; a duel of the strategy's comes alone."""
         suggested, proposal = self._suggested[:n], self._upcoming or Proposal(())
         if self._upcoming is None and len(suggested) < n:
             proposal = self._ask(n - len(suggested))

@@ -36,6 +36,8 @@ class Context:
     clock: Callable[[], float]
     """Seconds spent on this search so far."""
     settings: TuneSettings
+    opening: int = 0
+    """So many of the seeds, where other tasks gave some of them, are measured before anything else is proposed."""
 
 
 StrategyFactory = Callable[[Context], Strategy]
@@ -46,7 +48,7 @@ class StormThenDroplet:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._storm = Storm(context.spaces, context.ranker, context.rng, context.settings.storm, context.seeds)
+        self._storm = _storm(context)
         self._droplet: Droplet | None = None
         self._values: dict[Candidate, float | None] = {}
         self._brief: set[Candidate] = set()
@@ -160,8 +162,9 @@ def _random(context: Context) -> Strategy:
     return RandomSearch(context.spaces, context.rng, context.seeds)
 
 
-def _storm(context: Context) -> Strategy:
-    return Storm(context.spaces, context.ranker, context.rng, context.settings.storm, context.seeds)
+def _storm(context: Context) -> Storm:
+    c = context
+    return Storm(c.spaces, c.ranker, c.rng, c.settings.storm, c.seeds, c.opening)
 
 
 def _droplet(context: Context) -> Strategy:

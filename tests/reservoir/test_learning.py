@@ -180,5 +180,5 @@ def test_a_default_is_not_guessed_among_rows_that_were_judged_anew() -> None:
         assert learning._evidence(store.training(HERE, 100), features)
         fitted = replace(HERE, coefficients=replace(HERE.coefficients, conflict_slope=0.5))
         rows = store.training(fitted, 100)
-        assert rows.is_anew.all()
+        assert rows.was_recomputed.all()
         assert learning._evidence(rows, features) == []

@@ -50,18 +50,31 @@ def test_a_machine_that_hides_its_caches_gets_defaults(tmp_path: Path, size: str
 @pytest.mark.parametrize(
     ("cpu", "siblings", "flags", "cores"),
     [
-        ("emeraldrapids", 2, "sse hypervisor", 8),  # it says which CPUs share a core
-        ("emeraldrapids", 1, "sse hypervisor avx", 8),  # it does not
-        ("emeraldrapids", 1, "sse avx", 16),  # hyperthreads are off
-        ("znver4", 1, "sse hypervisor", 16),
+        ("emeraldrapids", "{even}-{odd}", "sse hypervisor", 8),  # it says which CPUs share a core
+        ("emeraldrapids", "{k}", "sse hypervisor avx", 8),  # it does not
+        ("emeraldrapids", "", "sse hypervisor", 8),  # it says nothing at all
+        ("emeraldrapids", "{k}", "sse avx", 16),  # hyperthreads are off
+        ("znver4", "{k}", "sse hypervisor", 16),
     ],
 )
 def test_hidden_hyperthreads_of_virtual_servers_are_two_to_a_core(
-    monkeypatch: pytest.MonkeyPatch, cpu: str, siblings: int, flags: str, cores: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cpu: str, siblings: str, flags: str, cores: int
 ) -> None:
-    monkeypatch.setattr(host, "hyperthreads", lambda: siblings)
+    for k in range(16):
+        folder = tmp_path / f"cpu{k}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings.format(k=k, even=k // 2 * 2, odd=k // 2 * 2 + 1) + "\n")
     monkeypatch.setattr(host, "_cpuinfo", lambda: ["model name : any", f"flags\t\t: {flags}"])
-    assert host.cores_of(cpu, 16) == cores
+    assert host.cores_of(cpu, range(16), tmp_path) == cores
+
+
+def test_only_the_cores_of_the_affinity_mask_count(tmp_path: Path) -> None:
+    for k in range(8):
+        (tmp_path / f"cpu{k}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{k}" / "topology" / "thread_siblings_list").write_text(f"{k % 4},{k % 4 + 4}\n")
+    assert host.cores_of("znver4", range(8), tmp_path) == 4
+    assert host.cores_of("znver4", [0, 4], tmp_path) == 1
+    assert host.cores_of("znver4", [0, 1], tmp_path) == 2
 
 
 def test_threads_beyond_the_cores_share_their_near_caches() -> None:

@@ -52,6 +52,14 @@ def test_the_first_candidates_are_the_default_and_the_refitted_donors() -> None:
     assert set(head[1:]) == set(donated)
 
 
+def test_a_droplet_alone_still_begins_from_the_default_and_from_donors() -> None:
+    measurer, donated = Replay(), refit(winner(DONOR_TASK), DONOR_TASK, TASK, TARGET)
+    tune(TASK, TARGET, search="droplet", measurer=measurer, trials=40, store=store_with(winner(DONOR_TASK)))
+    assert first_batch(measurer)[0] == default_schedule(TASK, TARGET)
+    assert set(donated) & set(first_batch(measurer))
+    assert sum(map(len, measurer.batches)) > 1 + len(donated)
+
+
 def test_without_reuse_no_donor_is_measured() -> None:
     measurer, donated = Replay(), refit(winner(DONOR_TASK), DONOR_TASK, TASK, TARGET)
     store = store_with(winner(DONOR_TASK))
