@@ -16,7 +16,7 @@ from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
 from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import DEFAULT, Record
 from stormdrop.runtime.building import text_of
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
@@ -32,6 +32,7 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
     assert isinstance(best.result, Timing)
     speed = speed_text(best.result.seconds, task.flops, peak_gflops)
     by = f", found by {one_line(best.strategy)}" if best.strategy else ""
+    by = ", the default schedule" if best.strategy == DEFAULT else by
     return f"{task.name} is in the store, at {speed}{by}; the search begins from it"
 
 

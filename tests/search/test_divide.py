@@ -96,11 +96,11 @@ def test_a_few_rounds_go_to_random_tasks() -> None:
 
 # ---- many rounds, replayed -----------------------------------------------------------------------------------------
 
-MODELS = range(10)
+MODELS = range(40)
 GAINED = (0.75, 0.9)
 """Of what searching every task to its end gains."""
 MARGIN = 0.92
-"""Of the seconds of other divisions, at most. Measured: 0.8 to 0.9."""
+"""Of the seconds of other divisions, at most. Measured: 0.81 to 0.89; of ten models 0.74 to 1.03."""
 
 
 class WithoutSeconds(Gradient):

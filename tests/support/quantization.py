@@ -73,14 +73,19 @@ def quantized(
     """The model as onnxruntime quantises it: with QuantizeLinear and DequantizeLinear, or with quantised operators."""
     source, result = folder / "float.onnx", folder / "quantized.onnx"
     onnx.save(model, source)
-    logging.getLogger().setLevel(logging.ERROR)  # it warns that the model was not preprocessed
-    quantize_static(
-        source,
-        result,
-        _Samples(model),
-        quant_format=QuantFormat.QOperator if as_operators else QuantFormat.QDQ,
-        per_channel=per_channel,
-        activation_type=TYPES[activations],
-        weight_type=TYPES[weights],
-    )
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it warns that the model was not preprocessed
+    try:
+        quantize_static(
+            source,
+            result,
+            _Samples(model),
+            quant_format=QuantFormat.QOperator if as_operators else QuantFormat.QDQ,
+            per_channel=per_channel,
+            activation_type=TYPES[activations],
+            weight_type=TYPES[weights],
+        )
+    finally:
+        root.setLevel(level)
     return onnx.load(result)
