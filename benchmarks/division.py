@@ -46,8 +46,9 @@ def curve_of(moves: Sequence[tuple[float, TaskRow]]) -> Curve:
     return found
 
 
-def seconds_until(curve: Curve, objective: float) -> float | None:
-    return next((at for at, value in curve if value <= objective), None)
+def seconds_until(curve: Curve, objective: float) -> float:
+    """For an objective that the curve reaches."""
+    return next(at for at, value in curve if value <= objective)
 
 
 def searched(name: str, threads: int, seconds: float, divide: Divide, seed: int) -> Curve:

@@ -207,9 +207,10 @@ def _default_row(rows: TrainingRows, own: Ints, features: FeatureSet) -> int | N
     Rows without such a mark are older than it. If the features of none were computed anew, their default is the one
     with the least estimate.
     """
-    marked = [k for k in own.tolist() if rows.strategies[k] == DEFAULT]
-    if marked or not len(own) or rows.was_recomputed[own].any():
-        return marked[-1] if marked else None
+    if marked := [k for k in own.tolist() if rows.strategies[k] == DEFAULT]:
+        return marked[-1]
+    if not len(own) or rows.was_recomputed[own].any():
+        return None
     return int(own[np.argmin(rows.features[own, features.index("prior")])])
 
 

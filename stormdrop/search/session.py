@@ -315,8 +315,8 @@ class Session:
 
     def _record(self, trial: Trial, features: NDArray[np.float64], verified: bool = False) -> Record:
         o, row = self.origin, features.astype(np.float32)
-        strategy = DEFAULT if trial.schedule == self.default else o.strategy
-        strategy = DONOR if trial.schedule in self._donated else strategy
+        from_donor, is_default = trial.schedule in self._donated, trial.schedule == self.default
+        strategy = DONOR if from_donor else DEFAULT if is_default else o.strategy
         measured = self.task, trial.schedule, self.target, trial.result, o.versions, strategy, o.seed
         return Record(*measured, trial.number, trial.elapsed, o.model, verified, time.time(), row)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.division import compared, curve_of, seconds_until
+from benchmarks.division import compared, curve_of
 from stormdrop.search.model_events import TaskRow
 
 
@@ -25,4 +25,3 @@ def test_both_ways_are_judged_by_the_worse_end() -> None:
     fast, slow = [(1.0, 1.0), (5.0, 0.8), (9.0, 0.7)], [(1.0, 1.0), (8.0, 0.8)]
     found = compared({"gradient": fast, "share": slow})
     assert found == {"ends": {"gradient": 0.7, "share": 0.8}, "seconds": {"gradient": 5.0, "share": 8.0}}
-    assert seconds_until(slow, 0.7) is None
