@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from shutil import rmtree
+from tempfile import mkdtemp
+
 import pytest
 
 DEFAULT_POINTS = 2500
@@ -17,6 +20,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing with them"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests begin with an empty cache directory: they neither see nor change this user's store and calibration.
+
+    It is set before modules are collected, for fixtures of every scope, and in the environment, which subprocesses
+    inherit. Each process of a parallel run has its own.
+    """
+    folder, patch = mkdtemp(prefix="stormdrop-tests-"), pytest.MonkeyPatch()
+    patch.setenv("STORMDROP_CACHE_DIR", folder)
+    config.add_cleanup(patch.undo)
+    config.add_cleanup(lambda: rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
-DONOR_LOADS, DONOR_ROUNDS = 2, 2
+DONOR_LOADS, DONOR_ROUNDS = 4, 1
 """`loads` and `rounds` of `in_turns`, for re-fitted donors."""
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
 """The same for the improvements of a search, and for the choice among a duel's finalists."""
@@ -182,7 +182,7 @@ class Recorder:
             task,
             target,
             search="storm" if is_long else "storm+droplet",
-            settings=TuneSettings() if is_long else MODEL_SETTINGS,
+            settings=(TuneSettings() if is_long else MODEL_SETTINGS).on(target),
             trials=trials,
             seconds=seconds,
             seed=int(kind == "again"),

@@ -1,8 +1,9 @@
 """What tuning is worth where it counts: in the model. A change enters a model only if the model is not slower with it.
 
 Kernels are tuned one at a time, on memory of their own; in the model they share caches and follow each other. So the
-model with the schedules that were found and the one with default schedules are timed in turns. While the former is
-slower, the kernels that lose most in it go back to their defaults. What is left is the model's own verdict.
+model with the schedules that were found and the incumbent are timed in turns: the model with what it accepted before,
+else with default schedules. While the former is slower, the kernels that lose most in it go back to the incumbent's
+schedules. What is left is the model's own verdict; what it is worth is told against default schedules.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stormdrop.driver.model_build import build_model
+from stormdrop.driver.stored import scheduled
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.race import ROUNDS, race
@@ -30,37 +33,48 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 MOST_REBUILDS = 5
-"""After so many the model goes back to all of its defaults. Each reverts twice as many kernels as the one before."""
+"""After so many the model goes back to the incumbent. Each reverts twice as many kernels as the one before."""
 PROFILED_SECONDS = 0.5
 REVERTED = "reverted"
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A model timed in turns with the default one. `losses`: where it is slower, seconds of the model by the digest of
-    the task that takes longer than by default.
+    """A model timed in turns with the incumbent and with the default one. `losses`: where it is slower than the
+    incumbent, seconds of the model by the digest of the task that takes longer than there.
     """
 
     in_model: InModel
+    incumbent_seconds: float
     losses: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def is_slower(self) -> bool:
+        """Slower than the incumbent, by the rule that holds against defaults."""
+        return InModel(self.in_model.seconds, self.incumbent_seconds).is_slower
+
+    @property
+    def incumbent(self) -> InModel:
+        """What the incumbent is worth."""
+        return InModel(self.incumbent_seconds, self.in_model.default_seconds)
 
 
 Weigh = Callable[[AbstractSet[str]], Weighed]
-"""Times the model in which the tasks of these digests are as they were found, and the others by default."""
+"""Times the model in which the tasks of these digests are as they were found, and the others as the incumbent has them.
+"""
 
 
 def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], InModel]:
-    """The changes with which the model is not slower, and what they are worth."""
+    """The changes with which the model is not slower than the incumbent, and what the model is worth with them."""
     kept = set(changed)
     weighed = weigh(kept)
     for rebuild in range(MOST_REBUILDS):
-        if not kept or not weighed.in_model.is_slower:
+        if not kept or not weighed.is_slower:
             return kept, weighed.in_model
         losses = weighed.losses
         kept -= set(sorted(kept, key=lambda digest: -losses.get(digest, 0.0))[: 2**rebuild])
         weighed = weigh(kept)
-    default = weighed.in_model.default_seconds
-    return (set(), InModel(default, default)) if weighed.in_model.is_slower else (kept, weighed.in_model)
+    return (set(), weighed.incumbent) if weighed.is_slower else (kept, weighed.in_model)
 
 
 def accept(
@@ -74,11 +88,17 @@ def accept(
     """What the model accepts of what was found, and what that is worth; it is kept in the store as its verdict, unless
     the store takes no more: `not_kept` says so.
 
-    Each model is timed for about so many seconds; `tell` hears what is done. Raises as compiling does.
+    What the store says that the model accepted before has precedence. Each model is timed for about so many seconds;
+    `tell` hears what is done. Raises as compiling does.
     """
-    bench = _Bench(parts, tuned, seconds, tell, rules)
-    kept, worth = settle({t.task.digest for t in tuned.tasks if t.schedule not in (None, t.default)}, bench.weigh)
-    tasks = tuple(t if t.task.digest in kept else _reverted(t, tuned.target, rules) for t in tuned.tasks)
+    bench = _Bench(parts, tuned, _accepted_before(parts, tuned, store, rules), seconds, tell, rules)
+    incumbents = [scheduled(bench.incumbents.get(t.task.digest)) for t in tuned.tasks]
+    changed = {t.task.digest for t, i in zip(tuned.tasks, incumbents) if t.schedule not in (None, i or t.default)}
+    kept, worth = settle(changed, bench.weigh)
+    tasks = tuple(
+        t if t.task.digest in kept else _reverted(t, incumbent, tuned.target, rules)
+        for t, incumbent in zip(tuned.tasks, incumbents)
+    )
     accepted = replace(tuned, tasks=tasks, in_model=worth)
     if store is not None and not tuned.not_kept:
         found = [_verdict(parts.digest, accepted, t, t.schedule, worth, store, rules) for t in tasks if t.schedule]
@@ -89,11 +109,25 @@ def accept(
     return accepted
 
 
-def _reverted(task: TunedTask, target: Target, rules: Sequence[Rule]) -> TunedTask:
-    if task.schedule in (None, task.default):
+def _accepted_before(
+    parts: Partition, tuned: TunedModel, store: Store | None, rules: Sequence[Rule]
+) -> dict[str, Verdict]:
+    """The model's verdicts, by the digest of the task."""
+    if store is None:
+        return {}
+    found = (store.verdict(t.task, tuned.target, rules=rules, model=parts.digest) for t in tuned.tasks)
+    return {verdict.task.digest: verdict for verdict in found if verdict is not None}
+
+
+def _reverted(task: TunedTask, incumbent: Schedule | None, target: Target, rules: Sequence[Rule]) -> TunedTask:
+    """The task as the incumbent has it; None: by default."""
+    if task.schedule is None:
+        return replace(task, schedule=incumbent)
+    if task.schedule == (incumbent or task.default):
         return task
     default = task.default or default_schedule(task.task, target, rules)
-    was = {"default": default, "schedule": default, "seconds": task.default_seconds}
+    # An incumbent that is not the default was not timed alone now: the default's seconds stand in for its own.
+    was = {"default": default, "schedule": incumbent or default, "seconds": task.default_seconds}
     return replace(task, **was, verified=False, phase=REVERTED)
 
 
@@ -106,10 +140,12 @@ def _verdict(
     store: Store,
     rules: Sequence[Rule],
 ) -> Verdict:
-    """Its proof and its code are those of the task's own verdict where that is of the same schedule."""
-    target, alone = tuned.target, store.verdict(task.task, tuned.target, rules=rules)
-    if alone is not None and alone.schedule == schedule:
-        proof, code = alone.proof, alone.code
+    """Its proof and its code are those of an earlier verdict on the same schedule, the task's own or the model's."""
+    target = tuned.target
+    earlier = (store.verdict(task.task, target, rules=rules, model=of) for of in ("", model))
+    same = next((v for v in earlier if v is not None and v.schedule == schedule), None)
+    if same is not None:
+        proof, code = same.proof, same.code
     else:
         proof, code = CHECKED, code_of(task.task, schedule, target, rules)
     decided = schedule, worth.seconds, task.default or schedule, worth.default_seconds, "in the model", ROUNDS, proof
@@ -117,43 +153,71 @@ def _verdict(
 
 
 class _Bench:
-    """The default model, and others beside it."""
+    """The default model and the incumbent, and others beside them. `incumbents` has the incumbent's schedules, by the
+    digest of the task; the others are the default ones.
+    """
 
     def __init__(
         self,
         parts: Partition,
         tuned: TunedModel,
+        accepted: Mapping[str, Verdict],
         seconds: float,
         tell: Callable[[str], None],
         rules: Sequence[Rule],
     ) -> None:
         self._parts, self._tuned, self._seconds, self._tell, self._rules = parts, tuned, seconds, tell, rules
         tell("compiling with defaults")
-        self._default = build_model(parts, tuned.target, tuned.defaults, rules)
+        self._default = self._incumbent = build_model(parts, tuned.target, tuned.defaults, rules)
+        self.incumbents: Mapping[str, Schedule | Verdict] = {}
         self._arrays = list(random_inputs(self._default.inputs).values())
-        self._default_profile: dict[str, float] = {}
+        self._incumbent_profile: dict[str, float] = {}
+        if any(verdict.schedule != tuned.defaults(verdict.task) for verdict in accepted.values()):
+            self._enter(accepted)
+
+    def _enter(self, accepted: Mapping[str, Verdict]) -> None:
+        """Make what was accepted before the incumbent, unless defaults are faster by now (another version)."""
+        tuned, self.incumbents = self._tuned, accepted
+        self._tell("compiling with what was accepted before")
+        before = build_model(self._parts, tuned.target, self._incumbent_of, self._rules)
+        self._tell("timing both in turns")
+        if self._timed(before).is_slower:
+            tasks = [verdict.task for verdict in accepted.values()]
+            defaults = {t.digest: tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks}
+            self.incumbents = defaults
+        else:
+            self._incumbent = before
+
+    def _incumbent_of(self, task: Task) -> Schedule | Verdict | None:
+        """A verdict as such: one whose code has changed since is proved again, as whenever a model is compiled."""
+        return self.incumbents.get(task.digest) or self._tuned.defaults(task)
 
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
-        tuned, default, arrays = self._tuned, self._default, self._arrays
-
-        def schedule_of(task: Task) -> Schedule | None:
-            return tuned.schedules(task) if task.digest in kept else tuned.defaults(task)
-
         if not kept:
             self._tell("timing the model")
-            seconds = race({"default": lambda: default(*arrays)}, self._seconds)["default"].seconds
-            return Weighed(InModel(seconds, seconds))
+            return self._timed(self._incumbent)
+
+        def schedule_of(task: Task) -> Schedule | Verdict | None:
+            return self._tuned.schedules(task) if task.digest in kept else self._incumbent_of(task)
+
         self._tell("compiling with what was found")
-        found = build_model(self._parts, tuned.target, schedule_of, self._rules)
+        found = build_model(self._parts, self._tuned.target, schedule_of, self._rules)
         self._tell("timing both in turns")
-        runs = race({"found": lambda: found(*arrays), "default": lambda: default(*arrays)}, self._seconds)
-        worth = InModel(runs["found"].seconds, runs["default"].seconds)
-        if not worth.is_slower:
-            return Weighed(worth)
+        weighed = self._timed(found)
+        if not weighed.is_slower:
+            return weighed
         self._tell("looking for kernels that lose in the model")
-        self._default_profile = self._default_profile or self._profile(default, worth.default_seconds)
-        profile = self._profile(found, worth.seconds)
-        return Weighed(worth, {digest: s - self._default_profile.get(digest, s) for digest, s in profile.items()})
+        before = self._incumbent_profile or self._profile(self._incumbent, weighed.incumbent_seconds)
+        self._incumbent_profile = before
+        profile = self._profile(found, weighed.in_model.seconds)
+        return replace(weighed, losses={digest: s - before.get(digest, s) for digest, s in profile.items()})
+
+    def _timed(self, model: Model) -> Weighed:
+        """In turns with the incumbent and the default model; two that are the same are timed once."""
+        models = {id(m): m for m in (model, self._incumbent, self._default)}
+        runs = race({str(key): partial(m, *self._arrays) for key, m in models.items()}, self._seconds)
+        found, incumbent, default = (runs[str(id(m))].seconds for m in (model, self._incumbent, self._default))
+        return Weighed(InModel(found, default), incumbent)
 
     def _profile(self, model: Model, seconds: float) -> dict[str, float]:
         repeats = max(5, min(100, int(PROFILED_SECONDS / seconds)))

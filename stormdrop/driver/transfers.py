@@ -91,7 +91,7 @@ def _best(
     if experience.scorer is None:
         return None
     offered = [
-        OfferedSchedule(d.record.task.to_json(), d.record.schedule.to_json(), str(d)) for d in donors[:MOST_OFFERED]
+        OfferedSchedule(d.task.to_json(), d.schedule.to_json(), str(d)) for d in donors[:MOST_OFFERED]
     ]
     try:
         default = default_point(use.task, target, rules)
@@ -121,7 +121,7 @@ def by_class(found: Sequence[TaskTransfer]) -> list[ClassTransfer]:
     rows: list[ClassTransfer] = []
     for key, lines in classes.items():
         share = sum(line.share for line in lines)
-        donors = len({d.record.task.digest for line in lines for d in line.donors})
+        donors = len({d.task.digest for line in lines for d in line.donors})
         gain = share / sum(line.share / line.gain for line in lines) if any(line.best for line in lines) else None
         rows.append(ClassTransfer(key, lines[0].use.calls[0].label, len(lines), share, donors, gain))
     return sorted(rows, key=lambda row: -row.share)
@@ -147,9 +147,9 @@ def donor_models(found: Sequence[TaskTransfer]) -> list[DonorModel]:
         key = line.use.task.class_key
         shares[key] = shares.get(key, 0.0) + line.share
         for donor in line.donors:
-            if donor.kinship.key == "class" and donor.record.model:
-                digests = winners.setdefault(donor.record.model, {}).setdefault(key, set())
-                digests.add(donor.record.task.digest)
+            if donor.kinship.key == "class" and donor.model:
+                digests = winners.setdefault(donor.model, {}).setdefault(key, set())
+                digests.add(donor.task.digest)
     rows = [
         DonorModel(
             name,

@@ -1,7 +1,7 @@
 """Offers for tasks without a verdict: schedules of related tasks that compiling may take unmeasured.
 
-    the store's experience   donors of the task's class, for which tuning here has a verdict
-    a portfolio              its donors, where the store's experience has none of the class
+    the store's experience   donors of the task's class or anchor class, for which tuning here has a verdict
+    a portfolio              its donors, where the store's experience has none that promises a gain
 
 Nothing is learned here: the trees and the margin were made when tuning ended, or come with the portfolio. Tasks with a
 small share of the model's estimated time get no offer, since each offer takes time when compiling.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir.experience import MOST_OFFERED, Experience, load, path_beside
+from stormdrop.reservoir.experience import Experience, load, path_beside
 from stormdrop.reservoir.portfolio import portfolios
 from stormdrop.reservoir.store import default_path
 from stormdrop.search.model_task import least_seconds
@@ -56,8 +56,8 @@ class Unmeasured:
             return found
         for other in others:
             predictor = own if own is not None else other
-            if predictor.scorer is not None and (donors := other.related(task, self.target, MOST_OFFERED)):
-                return predictor.offer(task, self.target, "portfolio", donors)
+            if (found := predictor.offer(task, self.target, "portfolio", other.donors)) is not None:
+                return found
         return None
 
     @cached_property

@@ -32,7 +32,7 @@ SPARE = (8, 3, 5, 7, 6, 9, 10)
 
 
 def cells(row: TaskRow, peak_gflops: float) -> list[str]:
-    """One line of the table."""
+    """One line of the table. Origins are default, verdict, stored, donor, storm, droplet, or another phase."""
     best, rate = row.seconds, row.gflops
     return [
         row.id,

@@ -19,7 +19,7 @@ SHORT = 8
 
 
 def _temperature(donor: Donor) -> str:
-    return "cold" if donor.record.target.is_cold else "warm"
+    return "cold" if donor.target.is_cold else "warm"
 
 
 def transfer_json(line: TaskTransfer) -> dict[str, Any]:
@@ -27,12 +27,12 @@ def transfer_json(line: TaskTransfer) -> dict[str, Any]:
     names = {"id": line.use.id, "label": line.use.calls[0].label, "digest": task.digest, "class": task.class_key}
     donors = [
         {
-            "name": donor.record.task.name,
-            "digest": donor.record.task.digest,
-            "model": donor.record.model,
+            "name": donor.task.name,
+            "digest": donor.task.digest,
+            "model": donor.model,
             "key": donor.kinship.key,
             "distance": donor.kinship.distance,
-            "threads": donor.record.target.threads,
+            "threads": donor.target.threads,
             "temperature": _temperature(donor),
             "equal": donor.is_equal,
         }
@@ -69,8 +69,8 @@ def print_transfers(console: Console, found: Sequence[TaskTransfer]) -> None:
     for line in found:
         nearest: tuple[str, ...] = ("", "", "", "")
         if line.donors:
-            donor, record = line.donors[0], line.donors[0].record
-            measured = "" if donor.is_equal else f"{record.target.threads} threads, {_temperature(donor)}"
+            donor = line.donors[0]
+            measured = "" if donor.is_equal else f"{donor.target.threads} threads, {_temperature(donor)}"
             nearest = name_text(str(donor)), donor.kinship.key, f"{donor.kinship.distance:.1f}", measured
         expected = f"{line.best.predicted:.2f}x" if line.best is not None else ""
         outcome = "decided" if line.is_decided else "taken unmeasured" if line.is_taken else ""

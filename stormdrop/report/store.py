@@ -19,6 +19,7 @@ from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
 from stormdrop.reservoir.summary import VerdictSummary
 
 SHORT = 8
+OLD_TIMING = ", timing of an earlier version"
 
 
 def size_of(store: Store, path: Path) -> dict[str, Any]:
@@ -108,12 +109,14 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
 
 def _decided(verdict: VerdictSummary | None) -> str:
     """How it was decided, and by how much; the incumbent, an earlier verdict or the default schedule, may have stayed.
+    The timing may be older than the code.
 
     Without a verdict `compile` takes the default schedule.
     """
     if verdict is None:
         return ""
-    return f"{verdict.method}, {verdict.gain:.2f}x" if verdict.is_change else f"{verdict.method}, incumbent stays"
+    outcome = f"{verdict.gain:.2f}x" if verdict.is_change else "incumbent stays"
+    return f"{verdict.method}, {outcome}{OLD_TIMING if verdict.is_timing_old else ''}"
 
 
 def best_json(summary: Summary, record: Record) -> dict[str, Any]:

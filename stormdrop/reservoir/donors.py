@@ -1,5 +1,8 @@
 """Donors: winners of other tasks whose schedules can be re-fitted to a task (`stormdrop.space.refit`).
 
+The winner of a task is the schedule of its newest verdict here, else of its newest imported verdict, else its fastest
+verified trial.
+
     class     the donor's variant is of the class of a variant of the task
     anchor    the anchor stages are of one class, the epilogues differ
 
@@ -23,12 +26,17 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, record_of, task_of
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, allowed_rules
-from stormdrop.reservoir.verdict import NO_CHALLENGER, VerdictRow
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VerdictRow, verdict_of
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 Key = Literal["class", "anchor"]
+Winner = tuple[VerdictRow | TrialRow, str]
+"""A row, and the model in which the task was measured last; empty for a single operator."""
+MODEL_OF_VERDICT = """coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
+    AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')"""
+UNCHALLENGED = f"(verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +55,56 @@ class Kinship:
 class Donor:
     """A winner of another task, or of this one on other threads or at the other temperature."""
 
-    record: Record
+    task: Task
+    schedule: Schedule
+    target: Target
+    """The machine and the temperature at which it won."""
+    model: str
+    """In which the task was measured last; empty for a single operator."""
     kinship: Kinship
     is_equal: bool
     """Measured with as many threads and at the same temperature."""
 
     @property
     def order(self) -> tuple[object, ...]:
-        return not self.is_equal, *self.kinship.order, self.record.task.digest
+        return not self.is_equal, *self.kinship.order, self.task.digest
 
     def __str__(self) -> str:
-        of = f" of {self.record.model}" if self.record.model else ""
-        return f"{self.record.task.name}{of}"
+        of = f" of {self.model}" if self.model else ""
+        return f"{self.task.name}{of}"
 
 
-def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[TrialRow]:
-    """The fastest verified record of every task that shares a key with this one, for each machine and temperature.
+def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[Winner]:
+    """The winner of every task that shares a key with this one, for each machine and temperature.
 
-    `models` are names of models or keys of machines: only records measured while such a model was tuned, or on such a
-    machine.
+    `models` are names of models or keys of machines: only what was measured while such a model was tuned, or on such a
+    machine. A default schedule that nothing challenged has not won anything.
     """
-    values: list[str] = [task.class_key, task.anchor_key]
-    measured = ""
+    kin = "task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))"
+    readable = f"rules_id IN ({allowed_rules(c, rules)})"
+    values: tuple[str, ...] = (task.class_key, task.anchor_key)
+    wanted = wanted_verdict = ""
     if models is not None:
         places = ", ".join("?" * len(models))
-        measured = f"AND (model IN ({places}) OR machine_id IN (SELECT id FROM machine WHERE key IN ({places})))"
-        values += [*models, *models]
-    query = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
+        on_machine = f"machine_id IN (SELECT id FROM machine WHERE key IN ({places}))"
+        in_model = f"SELECT 1 FROM trial WHERE trial.task_id = verdict.task_id AND trial.model IN ({places})"
+        wanted = f"AND (model IN ({places}) OR {on_machine})"
+        wanted_verdict = f"AND (EXISTS ({in_model}) OR {on_machine})"
+        values += (*models, *models)
+    # Of the verdicts, those made here before imported ones, then the newest.
+    decided = f"""SELECT {VERDICTS.row}, {MODEL_OF_VERDICT} FROM {VERDICTS.source}
+        WHERE verdict.id IN (SELECT id FROM (SELECT id, max(((provenance <> 'imported') << 60) + id) FROM verdict
+        WHERE {kin} {wanted_verdict} AND model = '' AND {readable} GROUP BY task_id, machine_id, cold))
+        AND NOT {UNCHALLENGED}"""
+    timed = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
         WHERE trial.id IN (SELECT id FROM (SELECT id, min(seconds) FROM trial
-        WHERE task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))
-        {measured} AND verified = 1 AND stopped_early = 0 AND seconds > 0 AND rules_id IN ({allowed_rules(c, rules)})
+        WHERE {kin} {wanted} AND verified = 1 AND stopped_early = 0 AND seconds > 0 AND {readable}
+        AND NOT EXISTS (SELECT 1 FROM verdict WHERE verdict.task_id = trial.task_id AND model = ''
+            AND verdict.machine_id = trial.machine_id AND verdict.cold = trial.cold)
         GROUP BY task_id, machine_id, cold))"""
-    return [TrialRow(*row) for row in c.execute(query, values)]
+    by_verdict: list[Winner] = [(VerdictRow(*row), model) for *row, model in c.execute(decided, values)]
+    by_trial: list[Winner] = [(row, row.model) for row in (TrialRow(*row) for row in c.execute(timed, values))]
+    return [*by_verdict, *by_trial]
 
 
 def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictRow, str]]:
@@ -86,36 +112,39 @@ def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictR
 
     Without imported verdicts, and without those for an incumbent that nothing challenged.
     """
-    query = f"""SELECT {VERDICTS.row}, coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
-            AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')
-        FROM {VERDICTS.source} WHERE verdict.id IN (SELECT max(id) FROM verdict
+    query = f"""SELECT {VERDICTS.row}, {MODEL_OF_VERDICT} FROM {VERDICTS.source}
+        WHERE verdict.id IN (SELECT max(id) FROM verdict
             WHERE model = '' AND provenance <> 'imported' AND rules_id IN ({allowed_rules(c, rules)})
             GROUP BY task_id, machine_id, cold)
-        AND NOT (verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against) ORDER BY verdict.id"""
+        AND NOT {UNCHALLENGED} ORDER BY verdict.id"""
     return [(VerdictRow(*row[:-1]), row[-1]) for row in c.execute(query)]
 
 
-def donors_of(
-    rows: Iterable[TrialRow], task: Task, target: Target, models: Collection[str] | None = None
-) -> list[Donor]:
-    """The donors for a task on a target among `rows`, the best first. Left out: records that this version cannot read,
-    and those measured on another kind of machine, unless the machine's key is among `models`.
+def donors_of(rows: Iterable[Winner], task: Task, target: Target, models: Collection[str] | None = None) -> list[Donor]:
+    """The donors for a task on a target among `rows`, the best first. Left out: what this version cannot read, and what
+    was measured on another kind of machine, unless the machine's key is among `models`.
     """
     found: list[Donor] = []
-    for row in rows:
+    for row, model in rows:
         try:
-            record = record_of(row, task_of(row.task_json), target)
+            won = (
+                verdict_of(row, task_of(row.task_json), target) if isinstance(row, VerdictRow) else _trial(row, target)
+            )
         except UserError:
             continue
-        is_own = record.task.digest == task.digest
-        is_equal = record.target.key() == target.key() and record.target.is_cold == target.is_cold
-        is_alike = record.target.with_threads(target.threads).key() == target.key()
-        if (is_own and is_equal) or not (is_alike or record.target.key() in (models or ())):
+        is_own = won.task.digest == task.digest
+        is_equal = won.target.key() == target.key() and won.target.is_cold == target.is_cold
+        is_alike = won.target.with_threads(target.threads).key() == target.key()
+        if (is_own and is_equal) or not (is_alike or won.target.key() in (models or ())):
             continue
-        kin = kinship(record.task, record.schedule, task)
+        kin = kinship(won.task, won.schedule, task)
         if kin is not None:
-            found.append(Donor(record, kin, is_equal))
+            found.append(Donor(won.task, won.schedule, won.target, model, kin, is_equal))
     return sorted(found, key=lambda d: d.order)
+
+
+def _trial(row: TrialRow, target: Target) -> Record:
+    return record_of(row, task_of(row.task_json), target)
 
 
 def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:

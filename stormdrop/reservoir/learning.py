@@ -1,11 +1,12 @@
 """Learning an experience from a store: donors, trees, and the margin from which donors are taken unmeasured.
 
 The margin is set by cross-validation. The tuned models are dealt into at most `FOLDS` folds, and each fold is held out
-once. Trees grown on the other folds predict, for each held-out task, the gain of its timed donors over its default. The
-donor with the largest prediction is what compiling would pick; its gain as timed is known. The margin is the least
-predicted gain such that the picks that reach it pay:
+once: its tasks are offered what compiling would offer them, from the winners of the other folds, and trees grown on
+the other folds predict the gains. Where the search for the task has timed such candidates and the default schedule, the
+candidate with the largest prediction is a pick whose gain is known. The margin is the least predicted gain such that
+the picks that reach it pay:
 
-    the mean of their log2 gains is at least twice its standard error,
+    the mean of their log2 gains is at least twice its standard error (gains above LARGE_GAIN count as that),
     and no fold takes longer with them than with defaults by more than TOLERANCE.
 
 Without enough such tasks nothing is learned, and nothing is taken unmeasured.
@@ -14,14 +15,17 @@ Without enough such tasks nothing is learned, and nothing is taken unmeasured.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.cost.model import CostModel, CostSettings
-from stormdrop.errors import UserError
+from stormdrop.errors import StormdropError, UserError
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Timing
 from stormdrop.reservoir.experience import (
     DonorEntry,
     Evidence,
@@ -29,29 +33,39 @@ from stormdrop.reservoir.experience import (
     entry_of,
     judged_by,
     path_beside,
+    promising,
     rules_text,
     save,
 )
-from stormdrop.reservoir.record import DEFAULT, DONOR
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record, group_name
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.training import TrainingRows
+from stormdrop.reservoir.verdict import Verdict
+from stormdrop.space.default import default_point
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.judge import judge_of
+from stormdrop.space.offer import OfferedSchedule, predictions
 from stormdrop.space.rules import RULES
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.scorer import Scorer
 from stormdrop.target.machine import Target
 from stormdrop.version import __version__
 
+MOST_TASKS = 96
+"""Tasks that picks are made for, those measured last: each takes a tenth of a second."""
 ROWS = 6000
 """The most trials to learn from, a sample over all tasks: growing trees half a dozen times takes a few seconds."""
 FOLDS = 6
 LEAST_FOLDS = 3
 LEAST_TASKS = 12
-"""Tasks with timed donors, over all folds."""
+"""Tasks with a pick, over all folds."""
 LEAST_PICKS = 6
 """Picks that a margin must rest on."""
 SURE = 2.0
 """Standard errors by which the mean gain of these picks must exceed none. With one, of ten models that were held out
 one lost 7 %."""
+LARGE_GAIN = 1.25
+"""A larger gain counts as this one where the mean is compared with its error: it must not make the mean less sure."""
 LEAST_GAIN = 1.02
 """The least margin: a smaller predicted gain is not worth leaving the default."""
 TOLERANCE = 0.01
@@ -78,12 +92,13 @@ def learned(store: Store, target: Target, without: Collection[str] = ()) -> Expe
     """The experience that a store's trials on a machine give; None where they are too few. Tasks whose digests are in
     `without` are neither donors nor learned from.
     """
-    features = judge_of(target).features
-    rows = _kept(store.training(target, ROWS), frozenset(without))
+    features, left_out = judge_of(target).features, frozenset(without)
+    rows = _kept(store.training(target, ROWS), left_out)
     folds = _folds(rows)
-    if folds.max(initial=-1) + 1 < LEAST_FOLDS or len(_evidence(rows, features)) < LEAST_TASKS:
+    donors = donors_of_store(store, target, without)
+    held_out = _held_out(rows, folds, _timed_tasks(store, target, rows), donors, target)
+    if max(folds.values(), default=-1) + 1 < LEAST_FOLDS or len(held_out.gained) < LEAST_TASKS:
         return None
-    held_out = _held_out(rows, folds, features)
     margin = margin_of(held_out)
     scorer = _grown(rows, np.ones(len(rows.seconds), bool), features).scorer()
     if scorer is None:
@@ -92,7 +107,7 @@ def learned(store: Store, target: Target, without: Collection[str] = ()) -> Expe
     gain = float(2.0 ** held_out.gained[picks].mean()) if picks.any() else 1.0
     stamp = target.key(), judged_by(target), features.version, rules_text(RULES)
     evidence = Evidence(len(held_out.gained), int(picks.sum()), gain)
-    return Experience(*stamp, donors_of_store(store, target, without), scorer, margin, evidence, provenance(target))
+    return Experience(*stamp, donors, scorer, margin, evidence, provenance(target))
 
 
 def keep_learned(store: Store, target: Target) -> Experience | None:
@@ -123,11 +138,20 @@ def donors_of_store(store: Store, target: Target, without: Collection[str] = ())
     """The schedules for which tuning here has verdicts, on this kind of machine with any number of threads."""
     left_out = frozenset(without)
     entries = (
-        entry_of(v.task, v.schedule, v.target, model, v.against_seconds / v.seconds)
+        entry_of(v.task, v.schedule, v.target, model, _gain(store, v))
         for v, model in store.decided(target)
         if v.task.digest not in left_out
     )
     return tuple(e for e in entries if e is not None)
+
+
+def _gain(store: Store, verdict: Verdict) -> float:
+    """How many times faster than the default a winner is; where a later duel confirmed it, by the trials."""
+    if verdict.against != verdict.schedule:
+        return verdict.against_seconds / verdict.seconds
+    timed = _timed(store.trials(verdict.task, verdict.target))
+    default = timed.seconds.get(timed.default) if timed.default is not None else None
+    return default / timed.seconds[verdict.schedule] if default and verdict.schedule in timed.seconds else 1.0
 
 
 def margin_of(held_out: HeldOut) -> float | None:
@@ -143,7 +167,7 @@ def margin_of(held_out: HeldOut) -> float | None:
 
 def _pays(held_out: HeldOut, picked: NDArray[np.bool_]) -> bool:
     """Whether these picks gain beyond chance, and no fold becomes too slow."""
-    gains = held_out.gained[picked]
+    gains = np.minimum(held_out.gained[picked], np.log2(LARGE_GAIN))
     if gains.mean() < SURE * gains.std(ddof=1) / np.sqrt(len(gains)):
         return False
     after = np.where(picked, held_out.seconds / 2.0**held_out.gained, held_out.seconds)
@@ -171,9 +195,9 @@ def _digest(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _folds(rows: TrainingRows) -> Ints:
-    """The fold of each row. All rows of a task are in one fold, and all tasks of a model; an operator that was tuned
-    alone counts as a model. The largest models are dealt out first, each to the fold with the fewest rows.
+def _folds(rows: TrainingRows) -> dict[str, int]:
+    """The fold of each task, by digest. All tasks of a model are in one fold; an operator that was tuned alone counts
+    as a model. The largest models are dealt out first, each to the fold with the fewest rows.
     """
     home: dict[str, str] = {}
     digests = [_digest(rows.names[g]) for g in rows.group.tolist()]
@@ -186,32 +210,34 @@ def _folds(rows: TrainingRows) -> Ints:
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         fold_of[name] = filled.index(min(filled))
         filled[fold_of[name]] += sizes[name]
-    return np.array([fold_of[name] for name in homes], np.int64)
+    return {digest: fold_of[name] for digest, name in home.items()}
 
 
-def _evidence(rows: TrainingRows, features: FeatureSet) -> list[tuple[int, Ints]]:
-    """For each group with timed donors: the row of its default schedule, and the donors' rows."""
-    donated = np.array([s == DONOR for s in rows.strategies], bool)
-    found: list[tuple[int, Ints]] = []
-    for g in range(len(rows.names)):
-        own = np.flatnonzero((rows.group == g) & np.isfinite(rows.seconds))
-        default = _default_row(rows, own, features)
-        donors = own[donated[own] & (own != default)]
-        found += [(default, donors)] if default is not None and len(donors) else []
-    return found
+@dataclass(frozen=True, slots=True)
+class TimedTrials:
+    """The schedules of a task that were timed, with the seconds of their fastest runs."""
+
+    seconds: Mapping[Schedule, float]
+    default: Schedule | None
+    """The newest one that was measured as the task's default."""
 
 
-def _default_row(rows: TrainingRows, own: Ints, features: FeatureSet) -> int | None:
-    """Of one group's rows, that of the newest default schedule; None where no row is known to be one.
+def _timed(trials: Iterable[Record]) -> TimedTrials:
+    seconds: dict[Schedule, float] = {}
+    default: Schedule | None = None
+    for trial in trials:
+        if isinstance(trial.result, Timing) and not trial.result.stopped_early:
+            seconds[trial.schedule] = min(trial.result.floor, seconds.get(trial.schedule, inf))
+            default = trial.schedule if trial.strategy == DEFAULT else default
+    return TimedTrials(seconds, default)
 
-    Rows without such a mark are older than it. If the features of none were computed anew, their default is the one
-    with the least estimate.
-    """
-    if marked := [k for k in own.tolist() if rows.strategies[k] == DEFAULT]:
-        return marked[-1]
-    if not len(own) or rows.was_recomputed[own].any():
-        return None
-    return int(own[np.argmin(rows.features[own, features.index("prior")])])
+
+def _timed_tasks(store: Store, target: Target, rows: TrainingRows) -> list[tuple[Task, Target, TimedTrials]]:
+    """The tasks some of whose trials came from donors, those measured last, at most `MOST_TASKS`."""
+    donated = {rows.names[g] for g, strategy in zip(rows.group.tolist(), rows.strategies) if strategy == DONOR}
+    found = [(task, cold) for task, cold in store.tasks(target) if group_name(task.digest, cold) in donated]
+    machines = [(task, target.with_cold_weights(cold)) for task, cold in found[-MOST_TASKS:]]
+    return [(task, own, _timed(store.trials(task, own))) for task, own in machines]
 
 
 def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -> CostModel:
@@ -222,22 +248,46 @@ def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -
     return model
 
 
-def _held_out(rows: TrainingRows, folds: Ints, features: FeatureSet) -> HeldOut:
-    """Cross-validation: for each fold, what trees grown on the other folds predict for its tasks."""
-    evidence = _evidence(rows, features)
+def _held_out(
+    rows: TrainingRows,
+    folds: Mapping[str, int],
+    tasks: Sequence[tuple[Task, Target, TimedTrials]],
+    donors: Sequence[DonorEntry],
+    target: Target,
+) -> HeldOut:
+    """Cross-validation: for each fold, the picks of its tasks, by trees and donors of the other folds."""
+    features = judge_of(target).features
+    of_row = np.array([folds[_digest(rows.names[g])] for g in rows.group.tolist()], np.int64)
     columns: list[tuple[float, float, float, int]] = []
-    for fold in range(int(folds.max()) + 1):
-        left_out = [(d, donors) for d, donors in evidence if folds[d] == fold]
-        model = _grown(rows, folds != fold, features) if left_out else None
-        for default, donors in left_out if model is not None else ():
-            assert model is not None
-            scores = model.predict(rows.features[[default, *donors.tolist()]])
-            best = int(np.argmax(scores[1:]))
-            seconds = float(rows.seconds[default])
-            gained = float(np.log2(seconds / rows.seconds[donors[best]]))
-            columns.append((float(scores[1 + best] - scores[0]), gained, seconds, fold))
-    predicted, gained, seconds, fold = (np.array(column) for column in zip(*columns))
-    return HeldOut(predicted, gained, seconds, fold.astype(np.int64))
+    for fold in range(max(folds.values(), default=-1) + 1):
+        left_out = [(task, own, timed) for task, own, timed in tasks if folds.get(task.digest) == fold]
+        scorer = _grown(rows, of_row != fold, features).scorer() if left_out else None
+        others = [d for d in donors if folds.get(d.digest) != fold]
+        for task, own, timed in left_out if scorer is not None else ():
+            assert scorer is not None
+            offered = [d.offered for d in promising(others, task, own)]
+            if offered and (pick := _pick(task, own, offered, scorer, timed)) is not None:
+                columns.append((*pick, fold))
+    predicted, gained, seconds, fold = zip(*columns) if columns else ((), (), (), ())
+    return HeldOut(np.array(predicted), np.array(gained), np.array(seconds), np.array(fold, np.int64))
+
+
+def _pick(
+    task: Task, target: Target, offered: Sequence[OfferedSchedule], scorer: Scorer, timed: TimedTrials
+) -> tuple[float, float, float] | None:
+    """Of the candidates that were timed, the one with the largest prediction: log2 of its predicted gain and of its
+    gain, and the default's seconds. None where no candidate or not the default was timed.
+    """
+    try:
+        default = default_point(task, target)
+        found = predictions(task, offered, scorer, default)
+    except StormdropError:
+        return None
+    base = timed.seconds.get(default[0].schedule(default[1]))
+    best = next((f for f in found if f.schedule in timed.seconds), None)
+    if base is None or best is None:
+        return None
+    return float(np.log2(best.predicted)), float(np.log2(base / timed.seconds[best.schedule])), base
 
 
 def described(experience: Experience | None) -> str:

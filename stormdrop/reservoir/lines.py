@@ -51,6 +51,9 @@ LEAST_SECONDS = 1e-8
 """No call of a kernel takes less."""
 FLOOR_SHARE = 0.5
 """Of the judge's lower bound, below which no time is believed: clocks may be higher than when the peak was timed."""
+THREAD_BYTES_PER_SECOND = 2 * 64 * 6.5e9
+"""More than any thread stores: two vectors of 64 bytes a cycle, at a clock that no CPU has. A multiprocessor of a GPU,
+which counts as a thread, stores no more in a cycle, at less than half of this clock."""
 
 
 class Refused(Exception):
@@ -309,8 +312,8 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
 def replayed(records: Sequence[Record], here: Target) -> list[Record | Refused]:
     """Each record whose schedule is a program of its task on its target, or follows unknown rules; or why it is none.
 
-    A program that was faster than the judge's lower bound permits was not measured. Those of one sketch are looked at
-    together, as a matrix of points, since one at a time takes a millisecond each.
+    A program that was faster than `floor_seconds` permits was not measured. Those of one sketch are looked at together,
+    as a matrix of points, since one at a time takes a millisecond each.
     """
     sketches: dict[object, list[int]] = {}
     for k, record in enumerate(records):
@@ -360,9 +363,15 @@ def _replayed_together(records: Sequence[Record], here: Target) -> list[Record |
 
 
 def floor_seconds(sketch: Sketch, here: Target) -> float:
-    """Fewer seconds are not believed of any point. A line's own description of a machine like `here` is not trusted."""
+    """Fewer seconds are not believed of any point. A line's own description of a machine like `here` is not trusted.
+
+    Multiply-adds take time, and so do the bytes of the results. Those of inputs may not: a gather reads little of its
+    table.
+    """
     target = here.with_threads(sketch.target.threads) if sketch.target.cpu == here.cpu else sketch.target
-    return max(LEAST_SECONDS, FLOOR_SHARE * judge_of(target).least_seconds(sketch.structure))
+    computing = FLOOR_SHARE * judge_of(target).least_seconds(sketch.structure)
+    storing = sum(t.nbytes for t in sketch.task.outputs) / (THREAD_BYTES_PER_SECOND * target.threads)
+    return max(LEAST_SECONDS, computing, storing)
 
 
 def _is_same(a: object, b: object) -> bool:

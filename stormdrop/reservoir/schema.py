@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable
 
 from stormdrop.errors import UserError
+from stormdrop.reservoir.lines import LEAST_SECONDS
 from stormdrop.reservoir.rows import MARKED, column, compact, mark_of, rules_of, task_of
 from stormdrop.reservoir.sql import TRIALS
 
@@ -142,18 +143,18 @@ _FOURTH = (
         proof TEXT NOT NULL, code TEXT NOT NULL, is_timing_old INTEGER NOT NULL, created REAL NOT NULL,
         schedule TEXT NOT NULL, against TEXT NOT NULL)""",
     "CREATE INDEX verdict_key ON verdict (task_id, machine_id, cold, model)",
-    # Of each set of rules the fastest; the fastest of all last, so that it is the newest.
-    """INSERT INTO verdict (task_id, machine_id, target_id, version_id, rules_id, cold, model, provenance, seconds,
+    # Of each set of rules the fastest that a machine can reach; the fastest of all last, so that it is the newest.
+    f"""INSERT INTO verdict (task_id, machine_id, target_id, version_id, rules_id, cold, model, provenance, seconds,
             against_seconds, method, rounds, proof, code, is_timing_old, created, schedule, against)
         SELECT task_id, machine_id, target_id, version_id, rules_id, cold, '', 'migrated', min(seconds),
             seconds, 'verified record', 0, 'reference values, in a fresh process', '', 0, created, schedule, schedule
-        FROM trial WHERE verified = 1 AND stopped_early = 0 AND seconds > 0
+        FROM trial WHERE verified = 1 AND stopped_early = 0 AND seconds >= {LEAST_SECONDS}
         GROUP BY task_id, machine_id, cold, rules_id ORDER BY min(seconds) DESC""",
 )
 
 
 def _fourth(connection: sqlite3.Connection) -> None:
-    """Verdicts; the fastest verified record of a task on a machine at a temperature becomes one."""
+    """Verdicts; the fastest believable verified record of a task on a machine at a temperature becomes one."""
     for statement in _FOURTH:
         connection.execute(statement)
 

@@ -25,6 +25,8 @@ class VerdictSummary:
     against_seconds: float
     is_change: bool
     """Whether another schedule than the incumbent was chosen."""
+    is_timing_old: bool = False
+    """The code has changed since it was timed."""
 
     @property
     def gain(self) -> float:
@@ -66,7 +68,7 @@ _QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
         k AS (SELECT task_id, machine_id, cold FROM g UNION SELECT task_id, machine_id, cold FROM v)
     SELECT task.digest, task.name, task.class_key, machine.key, k.cold, coalesce(g.trials, 0), coalesce(g.failed, 0),
         coalesce(g.proved, g.timed), g.proved IS NOT NULL, task.flops, coalesce(trial.created, v.created),
-        v.method, v.seconds, v.against_seconds, v.schedule <> v.against
+        v.method, v.seconds, v.against_seconds, v.schedule <> v.against, v.is_timing_old
     FROM k JOIN task ON task.id = k.task_id JOIN machine ON machine.id = k.machine_id
         LEFT JOIN g ON (g.task_id, g.machine_id, g.cold) = (k.task_id, k.machine_id, k.cold)
         LEFT JOIN v ON (v.task_id, v.machine_id, v.cold) = (k.task_id, k.machine_id, k.cold)
@@ -77,9 +79,10 @@ _QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
 def summaries(connection: sqlite3.Connection, wanted: Filters) -> list[Summary]:
     """In the order in which they were last measured; those of which only a verdict is left come first."""
     found: list[Summary] = []
-    for *columns, method, seconds, against_seconds, is_change in connection.execute(_QUERY):
+    for *columns, method, seconds, against_seconds, is_change, is_old in connection.execute(_QUERY):
         digest, name, class_key, target, cold, trials, failed, best, verified, flops, created = columns
-        verdict = None if method is None else VerdictSummary(method, seconds, against_seconds, bool(is_change))
+        decided = method, seconds, against_seconds, bool(is_change), bool(is_old)
+        verdict = None if method is None else VerdictSummary(*decided)
         counts = trials, failed, best, bool(verified), flops, created
         found.append(Summary(digest, name, class_key, target, bool(cold), *counts, verdict))
     return [s for s in found if _is_wanted(s, wanted)]

@@ -3,26 +3,33 @@
 For each class there is a table (task, schedule) -> time relative to the task's verdict. The first column is the default
 schedule; the others are the verdicts of tasks that the default does not serve, re-fitted to each task:
 
-    measured     both the re-fitted schedule and the verdict's are among the task's trials
+    measured     the schedule is among the task's trials; or it is the default, and the verdict's duel was against it
     predicted    by the trees learned from the store; marked in the counts
     infinite     it cannot be re-fitted, or nothing predicts
+
+The default's own time tells whether it serves a task. The incumbent of a verdict need not be the default: a winner that
+a later tuning confirmed was that tuning's incumbent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 
 import numpy as np
 
-from stormdrop.errors import ScheduleError, StormdropError
+from stormdrop.errors import ScheduleError, StormdropError, UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Timing
 from stormdrop.reservoir.experience import Experience, entry_of, judged_by, rules_text
 from stormdrop.reservoir.learning import learned, provenance
 from stormdrop.reservoir.portfolio import SLACK, cover
+from stormdrop.reservoir.record import DEFAULT
 from stormdrop.reservoir.store import Store
-from stormdrop.reservoir.verdict import Verdict
+from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
+from stormdrop.space.default import default_schedule
 from stormdrop.space.judge import judge_of
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
@@ -30,8 +37,6 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.scorer import Scorer
 from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
-
-TRIALS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +52,39 @@ class ClassCover:
     schedules: int
     """Chosen besides the default."""
     uncovered: int
+    """Tasks that none of these is known to serve, those without a verdict among them."""
     measured: int
     predicted: int
-    """Cells of the table that were measured, or predicted, besides the tasks' own verdicts."""
+    """Cells of the table that trials measured, or trees predicted, besides the column of the default."""
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class _Winner:
-    """A verdict that beats its task's default by more than the slack, and the trials of its task."""
+class _History:
+    """What the store knows of a task at a temperature."""
 
-    verdict: Verdict
+    task: Task
+    target: Target
+    """At the temperature."""
+    verdict: Verdict | None
     model: str
+    """The model whose tuning measured the task last; empty for a single operator."""
     seconds: Mapping[Schedule, float]
+    """Of the fastest run of each schedule, without trials that were stopped early."""
+    marked: Schedule | None
+    """The schedule of the newest trial that is marked as the default; this version's may be another."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A task that has a verdict; a winner, if the verdict beats the default by more than the slack."""
+
+    history: _History
+    verdict: Verdict
+    gain: float
+    """How many times as long the default takes; infinite where nothing says."""
 
 
 def portfolio_of(
@@ -76,85 +99,116 @@ def portfolio_of(
     experience = learned(store, target, left_out)
     scorer = experience.scorer if experience is not None else None
     tasks = {(task.digest, cold): task for task, cold in store.tasks(target) if task.digest not in left_out}
-    winners: dict[str, list[_Winner]] = {}
-    trials: dict[tuple[str, bool], dict[Schedule, float]] = {}
-    for trial in store.measured(target, TRIALS):
-        if trial.seconds is not None:
-            known = trials.setdefault((trial.task.digest, trial.cold), {})
-            known[trial.schedule] = min(trial.seconds, known.get(trial.schedule, inf))
-    for verdict, model in store.decided(target):
-        key = verdict.task.digest, verdict.target.is_cold
-        if key in tasks and verdict.target.key() == target.key() and verdict.against_seconds > SLACK * verdict.seconds:
-            winner = _Winner(verdict, model, trials.get(key, {}))
-            winners.setdefault(verdict.task.class_key, []).append(winner)
+    histories = [_history(store, task, target.with_cold_weights(cold)) for (_, cold), task in tasks.items()]
     covers: list[ClassCover] = []
-    chosen: list[_Winner] = []
-    for class_key, members in sorted(_by_class(tasks).items()):
-        tell(members[0].name)
-        some, told = _covered(class_key, members, winners.get(class_key, []), target, scorer)
+    chosen: list[_Decided] = []
+    for class_key, members in sorted(_by_class(histories).items()):
+        tell(members[0].task.name)
+        some, told = _covered(class_key, members, scorer)
         chosen += some
         covers.append(told)
     entries = (
-        entry_of(v.task, v.schedule, v.target, w.model, v.against_seconds / v.seconds)
-        for w in chosen
-        for v in (w.verdict,)
+        entry_of(v.task, v.schedule, v.target, w.history.model, _told_gain(w)) for w in chosen for v in (w.verdict,)
     )
     donors = tuple(e for e in entries if e is not None)
-    made = {**provenance(target), "tasks": len(tasks), "trials": sum(map(len, trials.values()))}
+    made = {**provenance(target), "tasks": len(tasks), "trials": sum(len(h.seconds) for h in histories)}
     if experience is None:
         stamp = target.key(), judged_by(target), judge_of(target).features.version, rules_text(RULES)
         return Experience(*stamp, donors, made=made), covers
-    scorer = experience.scorer if experience.margin is not None else None
-    return replace(experience, donors=donors, scorer=scorer, made=made), covers
+    return replace(experience, donors=donors, made=made), covers
 
 
-def _by_class(tasks: Mapping[tuple[str, bool], Task]) -> dict[str, list[Task]]:
-    found: dict[str, list[Task]] = {}
-    for task in tasks.values():
-        found.setdefault(task.class_key, []).append(task)
+def _history(store: Store, task: Task, target: Target) -> _History:
+    seconds: dict[Schedule, float] = {}
+    model, marked, verdict = "", None, None
+    for trial in store.trials(task, target):
+        model = trial.model or model
+        if isinstance(trial.result, Timing) and not trial.result.stopped_early:
+            seconds[trial.schedule] = min(trial.result.floor, seconds.get(trial.schedule, inf))
+            marked = trial.schedule if trial.strategy == DEFAULT else marked
+    with suppress(UserError):  # a schedule that this version cannot read is no verdict
+        verdict = store.verdict(task, target)
+    return _History(task, target, verdict, model, seconds, marked)
+
+
+def _by_class(histories: Sequence[_History]) -> dict[str, list[_History]]:
+    found: dict[str, list[_History]] = {}
+    for history in histories:
+        found.setdefault(history.task.class_key, []).append(history)
     return found
 
 
-def _covered(
-    class_key: str, members: Sequence[Task], winners: Sequence[_Winner], target: Target, scorer: Scorer | None
-) -> tuple[list[_Winner], ClassCover]:
+def _covered(class_key: str, members: Sequence[_History], scorer: Scorer | None) -> tuple[list[_Decided], ClassCover]:
     """The winners to keep of a class, and what they cover."""
     counts = {"measured": 0, "predicted": 0}
+    decided = [_Decided(h, h.verdict, _gain(h, h.verdict, scorer)) for h in members if h.verdict is not None]
+    winners = [w for w in decided if w.gain > SLACK]
     table = np.full((len(winners), 1 + len(winners)), inf)
     for row, winner in enumerate(winners):
-        table[row, 0] = winner.verdict.against_seconds / winner.verdict.seconds
+        table[row, 0] = winner.gain
         for column, donor in enumerate(winners, 1):
             if column == row + 1:
                 table[row, column] = 1.0
             else:
-                table[row, column], how = _relative(winner, donor.verdict, target, scorer)
+                table[row, column], how = _relative_of_donor(winner, donor.verdict, scorer)
                 counts[how] = counts.get(how, 0) + 1
     found = cover(table) if winners else None
     columns, uncovered = (found.columns[1:], found.uncovered) if found is not None else ((), 0)
     kept = [winners[k - 1] for k in columns]
-    served = len(members) - len(winners)
+    uncovered += len(members) - len(decided)
     measured, predicted = counts["measured"], counts["predicted"]
-    told = ClassCover(class_key, members[0].name, len(members), served, len(kept), uncovered, measured, predicted)
+    served = len(decided) - len(winners)
+    told = ClassCover(class_key, members[0].task.name, len(members), served, len(kept), uncovered, measured, predicted)
     return kept, told
 
 
-def _relative(winner: _Winner, donor: Verdict, target: Target, scorer: Scorer | None) -> tuple[float, str]:
+def _gain(history: _History, verdict: Verdict, scorer: Scorer | None) -> float:
+    """How many times as long the task's default takes as its verdict; infinite where nothing says.
+
+    By the duel, if it was against the default: both were timed in turns. Else by trials, else as the trees predict.
+    Where the default was never tried, what was the default when the task was tuned stands for it.
+    """
+    default = default_schedule(history.task, history.target)
+    if verdict.schedule == default:
+        return 1.0
+    if verdict.against == default:
+        return verdict.against_seconds / verdict.seconds
+    if default not in history.seconds:
+        unchallenged = verdict.schedule if verdict.method == NO_CHALLENGER else None
+        default = history.marked or unchallenged or default
+    return _relative(history, verdict, (default,), scorer)[0]
+
+
+def _told_gain(winner: _Decided) -> float:
+    """The gain as a file has it: over the default, or over the incumbent where the default's time is not known."""
+    verdict = winner.verdict
+    return winner.gain if winner.gain < inf else verdict.against_seconds / verdict.seconds
+
+
+def _relative_of_donor(winner: _Decided, donor: Verdict, scorer: Scorer | None) -> tuple[float, str]:
     """The time of a donor's schedule, re-fitted to the winner's task, relative to the winner's; and how it is known."""
-    own, at = winner.verdict, target.with_cold_weights(winner.verdict.target.is_cold)
+    history = winner.history
     try:
-        candidates = refit(donor.schedule, donor.task, own.task, at)
+        candidates = refit(donor.schedule, donor.task, history.task, history.target)
     except ScheduleError:
         return inf, "absent"
-    seconds = winner.seconds
-    timed = [seconds[c] / seconds[own.schedule] for c in candidates if c in seconds and own.schedule in seconds]
+    return _relative(history, winner.verdict, candidates, scorer)
+
+
+def _relative(
+    history: _History, verdict: Verdict, candidates: Sequence[Schedule], scorer: Scorer | None
+) -> tuple[float, str]:
+    """The time of the fastest of some schedules of a task relative to that of its verdict; and how it is known."""
+    own = history.seconds.get(verdict.schedule, verdict.seconds)
+    timed = [history.seconds[c] / own for c in candidates if c in history.seconds]
     if timed:
         return min(timed), "measured"
     if scorer is None or not candidates:
         return inf, "absent"
     try:
-        places = [replay(own.task, schedule, at) for schedule in (own.schedule, *candidates)]
+        places = [replay(history.task, schedule, history.target) for schedule in (verdict.schedule, *candidates)]
     except StormdropError:
         return inf, "absent"
     rows = np.concatenate([sketch.features(point[None]) for sketch, point in places])
-    scores = scorer.scores(rows.astype(np.float32), judge_of(at).features)
+    scores = scorer.scores(rows.astype(np.float32), judge_of(history.target).features)
     return float(2.0 ** (scores[0] - scores[1:].max())), "predicted"

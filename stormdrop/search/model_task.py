@@ -70,11 +70,20 @@ class ModelTask:
 
     @property
     def origin(self) -> str:
-        """Where the leader came from: default, stored, storm, droplet, or another strategy's phase."""
+        """Where the leader came from.
+
+        default    it is the default schedule
+        verdict    what tuning had decided for before
+        stored     a trial that was in the store, without a verdict
+        donor      re-fitted from another task's schedule
+        storm, droplet, or the phase of another strategy that proposed it
+        """
         if self.best is None or self.leader is None:
             return ""
         if self.session is not None and self.leader == self.session.default:
             return "default"
+        if self.stored is not None and self.leader == self.stored.schedule:
+            return "verdict"
         return self._proposed_by.get(self.leader, "stored")
 
     @property

@@ -59,7 +59,7 @@ def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules
     models to reuse are named.
     """
     found = store.donors(task, target, MOST_DONORS, reuse.models, rules)
-    sources = [(d.record.task, d.record.schedule) for d in found]
+    sources = [(d.task, d.schedule) for d in found]
     if reuse.models is None and not any(d.kinship.key == "class" for d in found):
         sources = [*portfolio_sources(task, target), *sources][:MOST_DONORS]
     return sources

@@ -9,7 +9,7 @@ drives it stops asking, and calls `finish`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
@@ -96,7 +96,7 @@ class Session:
         else:
             seeds = [*first, *decided, *timed[: self._settings.known], *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
-        opening = 1 + max(map(seeds.index, donated)) if donated else 0
+        self._opening = 1 + max(map(seeds.index, donated)) if donated else 0
         self._history: list[Trial] = []
         self._failed = 0
         self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
@@ -117,7 +117,7 @@ class Session:
             seconds,
             lambda: self.elapsed,
             self._settings,
-            opening,
+            self._opening,
         )
         self.strategy = tools.factory(context)
         again = set(seeds)
@@ -224,17 +224,22 @@ class Session:
         if proposal.rounds:
             self._duel(proposal)
             return True
-        schedules = [self._points.schedule(c) for c in proposal.candidates]
 
         def meanwhile() -> None:
             if ahead > 0 and self._upcoming is None and self.strategy.eager:
                 found = self._ask(ahead)
                 self._upcoming = found if found.candidates else None  # it may have more to say once it is told
 
-        best = self.best if self._objective is None else None
-        results = self._measurer.measure(self.task, schedules, best, meanwhile)
-        self._take(proposal.candidates, schedules, results)
+        size = self._settings.opening_batch if self.measured < self._opening else n
+        pieces = [proposal.candidates[k : k + size] for k in range(0, len(proposal.candidates), size)]
+        for piece in pieces:
+            self._measure(piece, meanwhile if piece is pieces[-1] else None)
         return True
+
+    def _measure(self, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None) -> None:
+        schedules = [self._points.schedule(c) for c in candidates]
+        best = self.best if self._objective is None else None
+        self._take(candidates, schedules, self._measurer.measure(self.task, schedules, best, meanwhile))
 
     def _next(self, n: int) -> Proposal:
         """What was suggested and the strategy's next proposal; a duel of the strategy's comes alone."""

@@ -38,6 +38,9 @@ class TuneSettings:
     donated: int = 10
     """Candidates from other tasks' schedules that are measured at the start: so many by the cost model, and the nearest
     task's."""
+    opening_batch: int = 4
+    """So many of them are built together: few, so that the most promising ones are timed before the others are built,
+    which takes seconds where they are Winograd convolutions."""
     reuse_trials: int = 24
     """Of the droplet that follows where other tasks' schedules alone are used."""
     training_rows: int = 20_000
@@ -47,7 +50,8 @@ class TuneSettings:
     cost: CostSettings = field(default_factory=CostSettings)
 
     def on(self, target: Target) -> TuneSettings:
-        """These settings, with what suits this kind of target."""
+        """These settings, with what suits this target."""
         if not isinstance(target, Gpu):
-            return self
-        return replace(self, droplet=replace(self.droplet, batch=max(GPU_BATCH, self.droplet.batch)))
+            return replace(self, opening_batch=max(self.opening_batch, 2 * target.threads))
+        droplet = replace(self.droplet, batch=max(GPU_BATCH, self.droplet.batch))
+        return replace(self, opening_batch=max(GPU_BATCH, self.opening_batch), droplet=droplet)

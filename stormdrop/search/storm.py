@@ -101,13 +101,10 @@ class Storm:
         spaces: Sequence[Space],
         ranker: Ranker,
         rng: np.random.Generator,
-        settings: StormSettings = StormSettings(),  # noqa: B008
+        settings: StormSettings = StormSettings(),
         seeds: Sequence[Candidate] = (),
-        opening: int = 0,
     ) -> None:
-        """`seeds`, best first, take a share of every batch until all were measured. The first `opening` of them come
-        before anything else.
-        """
+        """`seeds`, best first, take a share of every batch until all were measured."""
         self._ranker, self._rng, self.settings = ranker, rng, settings
         self._all = [Population(k, s) for k, s in enumerate(spaces)]
         self._links = {
@@ -127,14 +124,11 @@ class Storm:
         self._favour = np.zeros(len(spaces))  # which sketches the ranker's picks were of
         self.statistics: dict[str, Tally] = {name: Tally() for name in ORIGINS}
         self._seeds = self._plant(seeds)
-        self._opening = self._seeds[:opening]
 
     def ask(self, n: int) -> Proposal:
         """At most `n` candidates that were never asked for; fewer, or none, where nothing else is found."""
         self._batch += 1
         self._seeds = [c for c in self._seeds if c not in self._asked]
-        if opening := [(c, SEED) for c in self._opening if c not in self._asked]:
-            return Proposal(tuple(self._spend(opening[:n])))
         picks = self._spend([(c, SEED) for c in self._seeds[: ceil(n * self.settings.seed_share)]])
         wanted = n - len(picks)
         if wanted > 0:

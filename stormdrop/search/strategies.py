@@ -37,17 +37,22 @@ class Context:
     """Seconds spent on this search so far."""
     settings: TuneSettings
     opening: int = 0
-    """So many of the seeds, where other tasks gave some of them, are measured before anything else is proposed."""
+    """So many of the seeds, where other tasks gave some of them, are searched from before anything else."""
 
 
 StrategyFactory = Callable[[Context], Strategy]
 
 
 class StormThenDroplet:
-    """Explore as a storm, exploit as a raindrop: some measured kernels, then coordinate descent from the best."""
+    """Explore as a storm, exploit as a raindrop: some measured kernels, then coordinate descent from the best.
+
+    Where other tasks gave seeds, these and a short descent from the best of them come first.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        first = replace(context, seeds=context.seeds[: context.opening])
+        self._opening = SeedsThenDroplet(first) if context.opening else None
         self._storm = _storm(context)
         self._droplet: Droplet | None = None
         self._values: dict[Candidate, float | None] = {}
@@ -61,13 +66,19 @@ class StormThenDroplet:
 
     @property
     def phase(self) -> str:
+        if self._opening is not None:
+            return self._opening.phase
         return "storm" if self._droplet is None else "droplet"
 
     @property
     def eager(self) -> bool:
-        return self._storms()
+        return self._opening is None and self._storms()
 
     def ask(self, n: int) -> Proposal:
+        if self._opening is not None:
+            if (proposal := self._opening.ask(n)).candidates:
+                return proposal
+            self._opening = None
         if self._storms():
             proposal = self._storm.ask(min(n, self._left))
             if proposal.candidates:
@@ -87,6 +98,9 @@ class StormThenDroplet:
         if self._droplet is not None:
             self._droplet.tell(outcomes)
             return
+        if self._opening is not None:
+            self._opening.tell(outcomes)
+            outcomes = [o for o in outcomes if not o.samples]  # duels are its own affair
         self._idle += min(self._waiting, len(outcomes))  # what others measured says nothing of the storm
         self._waiting = max(0, self._waiting - len(outcomes))
         self._storm.tell(outcomes)
@@ -164,7 +178,7 @@ def _random(context: Context) -> Strategy:
 
 def _storm(context: Context) -> Storm:
     c = context
-    return Storm(c.spaces, c.ranker, c.rng, c.settings.storm, c.seeds, c.opening)
+    return Storm(c.spaces, c.ranker, c.rng, c.settings.storm, c.seeds)
 
 
 def _droplet(context: Context) -> Strategy:

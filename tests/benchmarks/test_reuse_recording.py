@@ -21,7 +21,7 @@ from benchmarks.reuse.zero import Choose
 from stormdrop.errors import RunError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
-from stormdrop.measure.result import Failure, Result
+from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import DONOR
 from stormdrop.reservoir.store import Store
@@ -56,7 +56,10 @@ class Formula(AnsweringMeasurer):
             self.lives -= 1
         if asked.kind == "measure" and (not self.searched or self.searched[-1] is not asked.task):
             self.searched.append(asked.task)
-        return [Failure("crash", "it died") if s in self.broken else by_knobs(s) for s in asked.candidates]
+        found = [Failure("crash", "it died") if s in self.broken else by_knobs(s) for s in asked.candidates]
+        if asked.kind != "retime":
+            return found
+        return [replace(r, samples=r.samples[: asked.rounds]) if isinstance(r, Timing) else r for r in found]
 
 
 @cache
@@ -208,7 +211,7 @@ def test_searches_with_reuse_know_nothing_of_the_held_out_models(
 
     def watched(task: Task, *args: object, store: Store, **options: object) -> object:
         if options["reuse"] != "off":
-            seen[task.digest] = {d.record.task.digest for d in store.donors(task, TARGET)}
+            seen[task.digest] = {d.task.digest for d in store.donors(task, TARGET)}
             rows[task.digest] = len(store.training(TARGET).seconds)
         return tune(task, *args, store=store, **options)  # pyright: ignore
 

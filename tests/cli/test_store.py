@@ -122,6 +122,17 @@ def test_ls_shows_what_was_decided(path: Path) -> None:
     assert [(task["trials"], task["verdict"]["method"]) for task in left] == [(0, "duel"), (0, "duel")]
 
 
+def test_ls_says_which_timings_are_of_an_earlier_version(path: Path) -> None:
+    (record,), (other,) = make_records(1), make_records(1, task=small_task(7))
+    with Store.open(path) as store:
+        store.add_verdicts([replace(make_verdict(record), is_timing_old=True), make_verdict(other)])
+    old, fresh = (line for line in good("ls", "--store", path).splitlines() if "incumbent stays" in line)
+    assert "duel, incumbent stays, timing of an earlier version" in old
+    assert "earlier version" not in fresh
+    tasks = json.loads(good("ls", "--store", path, "--json"))["tasks"]
+    assert [t["verdict"]["is_timing_old"] for t in tasks if t["verdict"] is not None] == [True, False]
+
+
 def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> None:
     lines = good("ls", "--store", path).splitlines()
     assert len(lines) == 5

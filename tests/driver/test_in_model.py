@@ -1,9 +1,11 @@
-"""A change enters a model only if the model is not slower with it."""
+"""A change enters a model only if the model is not slower with it than what it runs now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,19 @@ import stormdrop as sd
 from stormdrop.driver import in_model
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.in_model import MOST_REBUILDS, REVERTED, Weighed, accept, settle
-from stormdrop.driver.stored import StoredSchedules, scheduled
+from stormdrop.driver.stored import Schedules, StoredSchedules, scheduled
 from stormdrop.graph.partition import Partition
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.race import race
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from stormdrop.search.model_events import InModel, TunedModel
+from stormdrop.runtime.image import Port
+from stormdrop.runtime.profile import Profile, ProfileRow
+from stormdrop.search.model_events import InModel, TunedModel, TunedTask
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.default import default_schedule
+from stormdrop.space.rules import Rule
+from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 from tests.driver.test_stored import other_schedules, verdict
 from tests.support.tiny_onnx import dense
@@ -27,7 +35,7 @@ KERNELS = "abcdefghij"
 
 
 class Model:
-    """Takes ten seconds by default; each change adds to that, or saves."""
+    """Takes ten seconds as it runs now, twelve by default; each change adds to the ten, or saves."""
 
     def __init__(self, changes: Mapping[str, float]) -> None:
         self._changes = changes
@@ -36,18 +44,18 @@ class Model:
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
         self.weighed.append(set(kept))
         changes = {k: s for k, s in self._changes.items() if k in kept}
-        return Weighed(InModel(10.0 + sum(changes.values()), 10.0), changes)
+        return Weighed(InModel(10.0 + sum(changes.values()), 12.0), 10.0, changes)
 
 
 def test_a_model_that_is_not_slower_is_accepted_as_it_is() -> None:
     model = Model({"a": -1.0, "b": 0.5})
-    assert settle({"a", "b"}, model.weigh) == ({"a", "b"}, InModel(9.5, 10.0))
+    assert settle({"a", "b"}, model.weigh) == ({"a", "b"}, InModel(9.5, 12.0))
     assert len(model.weighed) == 1
 
 
 def test_kernels_that_lose_most_go_first_until_the_model_is_not_slower() -> None:
     model = Model({"a": -1.0, "b": 3.0, "c": 0.5, "d": 1.0})
-    assert settle(set("abcd"), model.weigh) == ({"a"}, InModel(9.0, 10.0))
+    assert settle(set("abcd"), model.weigh) == ({"a"}, InModel(9.0, 12.0))
     assert model.weighed == [set("abcd"), set("acd"), {"a"}]
 
 
@@ -55,14 +63,18 @@ def test_differences_below_what_equal_models_show_are_no_loss() -> None:
     assert settle({"a"}, Model({"a": 0.01}).weigh)[0] == {"a"}
 
 
-def test_rebuilds_are_bounded_and_the_defaults_are_what_is_left() -> None:
+def test_a_change_that_beats_the_default_and_not_the_incumbent_is_a_loss() -> None:
+    assert settle({"a"}, Model({"a": 1.0}).weigh) == (set(), InModel(10.0, 12.0))
+
+
+def test_rebuilds_are_bounded_and_the_incumbent_is_what_is_left() -> None:
     model = Model(dict.fromkeys(map(str, range(100)), 1.0))
-    assert settle(set(map(str, range(100))), model.weigh) == (set(), InModel(10.0, 10.0))
+    assert settle(set(map(str, range(100))), model.weigh) == (set(), InModel(10.0, 12.0))
     assert len(model.weighed) == 1 + MOST_REBUILDS
 
 
-def test_without_changes_the_default_model_is_timed() -> None:
-    assert settle(set(), Model({}).weigh) == (set(), InModel(10.0, 10.0))
+def test_without_changes_the_incumbent_is_timed() -> None:
+    assert settle(set(), Model({}).weigh) == (set(), InModel(10.0, 12.0))
 
 
 # ---- with real models
@@ -144,3 +156,146 @@ def test_kernels_are_profiled_where_the_model_is_slower(
     with Store.in_memory() as store:
         accepted(parts, tuned_to_another(parts, target, store), store)
     assert set(weighed[0].losses) == {use.task.digest for use in parts.tasks}
+
+
+# ---- models that ran before: what they accepted is the incumbent
+
+DEFAULT_SECONDS = 50
+
+
+def lasting(task: Task, seconds: int) -> Schedule:
+    """A schedule by which a `FakeModel` takes so many seconds for the task."""
+    return Schedule(task.variants[0].class_key, 0, (), (("seconds", seconds),))
+
+
+class FakeModel:
+    """Takes the seconds that its schedules name, by a clock of its own."""
+
+    clock = 0.0
+    inputs: tuple[Port, ...] = ()
+
+    def __init__(self, seconds_by_task: Mapping[str, int]) -> None:
+        self._seconds_by_task = seconds_by_task
+
+    def __call__(self, *arrays: object) -> None:
+        FakeModel.clock += sum(self._seconds_by_task.values())
+
+    def profile(self, *arrays: object, repeats: int) -> Profile:
+        rows = tuple(ProfileRow("", digest, 1, seconds) for digest, seconds in self._seconds_by_task.items())
+        return Profile("", 1, repeats, sum(self._seconds_by_task.values()), 1.0, rows)
+
+    @staticmethod
+    def build(parts: Partition, target: Target, schedules: Schedules, rules: Sequence[Rule]) -> FakeModel:
+        seconds_by_task: dict[str, int] = {}
+        for use in parts.tasks:
+            schedule = scheduled(schedules(use.task))
+            assert schedule is not None
+            seconds_by_task[use.task.digest] = schedule.by_name["seconds"]
+        return FakeModel(seconds_by_task)
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def code(*_: object) -> str:
+        return "0 1"
+
+    monkeypatch.setattr(in_model, "build_model", FakeModel.build)
+    monkeypatch.setattr(in_model, "race", partial(race, clock=lambda: FakeModel.clock))
+    monkeypatch.setattr(in_model, "code_of", code)
+
+
+def tuned_to(parts: Partition, target: Target, *seconds: int | None, default: int = DEFAULT_SECONDS) -> TunedModel:
+    """A model whose first tasks were tuned to so many seconds; None: nothing could be timed of this one."""
+    tasks: list[TunedTask] = []
+    for k, use in enumerate(parts.tasks):
+        found = seconds[k] if k < len(seconds) else default
+        schedule = None if found is None else lasting(use.task, found)
+        about = use.id, use.calls[0].label, use.count, use.task.flops
+        of_task = TunedTask(
+            *about, task=use.task, schedule=schedule, default=lasting(use.task, default), verified=schedule is not None
+        )
+        tasks.append(of_task)
+    return TunedModel("tiny", target, "random", 0, tuple(tasks), 0.0, "trials")
+
+
+def running(parts: Partition, target: Target, store: Store) -> list[int]:
+    """The seconds of each task as the model is compiled now."""
+    schedules = StoredSchedules(store, target, model=parts.digest)
+    found = [scheduled(schedules(use.task)) for use in parts.tasks]
+    return [schedule.by_name["seconds"] for schedule in found if schedule is not None]
+
+
+def by_default(parts: Partition, *seconds: int) -> list[int]:
+    """These, and the default's for the other tasks."""
+    return [*seconds, *[DEFAULT_SECONDS] * (len(parts.tasks) - len(seconds))]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_model_does_not_change_for_less_than_it_accepted_before(parts: Partition, target: Target) -> None:
+    slower, default = tuned_to(parts, target, 40), sum(by_default(parts))
+    with Store.in_memory() as store:
+        first = accepted(parts, tuned_to(parts, target, 30), store)
+        second = accepted(parts, slower, store)
+        assert first.in_model == second.in_model == InModel(default - 20, default)
+        assert [t.schedule for t in second.tasks] == [t.schedule for t in first.tasks]
+        assert (first.tasks[0].ended, second.tasks[0].ended) == ("", REVERTED)
+        assert running(parts, target, store) == by_default(parts, 30)
+    alone = accept(parts, slower, seconds=0.01)
+    assert (alone.tasks, alone.in_model) == (slower.tasks, InModel(default - 10, default))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_tasks_that_lose_against_what_the_model_accepted_go_back_to_that(parts: Partition, target: Target) -> None:
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30), store)
+        ended = accepted(parts, tuned_to(parts, target, 45, 40), store)
+        assert [t.ended for t in ended.tasks[:2]] == [REVERTED, ""]
+        assert running(parts, target, store) == by_default(parts, 30, 40)
+        default = sum(by_default(parts))
+        assert ended.in_model == InModel(default - 30, default)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_is_faster_than_what_the_model_accepted_replaces_it(parts: Partition, target: Target) -> None:
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30), store)
+        ended = accepted(parts, tuned_to(parts, target, 20), store)
+        assert running(parts, target, store) == by_default(parts, 20)
+        default = sum(by_default(parts))
+        assert ended.in_model == InModel(default - 30, default)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_task_of_which_nothing_was_timed_stays_as_the_model_accepted_it(parts: Partition, target: Target) -> None:
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30, 40), store)
+        ended = accepted(parts, tuned_to(parts, target, 20, None), store)
+        assert running(parts, target, store) == by_default(parts, 20, 40)
+        task = parts.tasks[1].task
+        assert ended.schedules(task) == lasting(task, 40)
+        default = sum(by_default(parts))
+        assert ended.in_model == InModel(default - 40, default)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_the_model_accepted_gives_way_to_defaults_that_are_faster_by_now(parts: Partition, target: Target) -> None:
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30, 40), store)
+        ended = accepted(parts, tuned_to(parts, target, 28, None, default=25), store)
+        default = 25 * len(parts.tasks)
+        assert ended.in_model == InModel(default, default)
+        assert running(parts, target, store) == [25] * len(parts.tasks)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_what_the_model_accepted_stays_with_its_proof_and_its_code(parts: Partition, target: Target) -> None:
+    task = parts.tasks[0].task
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30), store)
+        before = store.verdict(task, target, model=parts.digest)
+        assert before is not None
+        store.add_verdicts([replace(before, proof="every element", code="2 3")])
+        accepted(parts, tuned_to(parts, target, 40), store)
+        after = store.verdict(task, target, model=parts.digest)
+        assert after is not None
+        assert (after.schedule, after.proof, after.code) == (before.schedule, "every element", "2 3")

@@ -60,7 +60,7 @@ def launch(
     threads: int,
     shared_bytes: int = 0,
     arguments: Sequence[KernelArgument] = (),
-    order: Order = Order(),  # noqa: B008
+    order: Order = Order(),
     most_segments: int = MOST_SEGMENTS,
 ) -> None:
     """Run one kernel of a module; writable arguments are changed in place. Raises Fault, Unsupported."""

@@ -38,9 +38,9 @@ def test_the_nearest_winners_of_the_class_come_first() -> None:
         for n in (8, 512, 32, 65):
             add(store, small_task(n))
         found = store.donors(WANTED, HERE)
-        assert [d.record.task.digest for d in found] == [small_task(n).digest for n in (65, 32, 8, 512)]
+        assert [d.task.digest for d in found] == [small_task(n).digest for n in (65, 32, 8, 512)]
         assert {d.kinship.key for d in found} == {"class"}
-        assert all(d.record.verified and d.is_equal for d in found)
+        assert all(d.is_equal for d in found)
         assert found[1].kinship.distance == pytest.approx(1.0)
         nearest = store.donors(WANTED, HERE, limit=2)
         assert [d.kinship.distance for d in nearest] == [d.kinship.distance for d in found[:2]]
@@ -51,7 +51,7 @@ def test_winners_of_the_anchor_alone_come_after_those_of_the_class() -> None:
         add(store, convolution(14))
         add(store, with_epilogue(56))
         found = store.donors(with_epilogue(14), HERE)
-        assert [(d.kinship.key, d.record.task.name[:3]) for d in found] == [("class", "CBR"), ("anchor", "C2D")]
+        assert [(d.kinship.key, d.task.name[:3]) for d in found] == [("class", "CBR"), ("anchor", "C2D")]
 
 
 def test_other_threads_and_temperatures_are_marked_and_come_last() -> None:
@@ -61,7 +61,7 @@ def test_other_threads_and_temperatures_are_marked_and_come_last() -> None:
         add(store, small_task(512))
         found = store.donors(WANTED, HERE)
         assert [d.is_equal for d in found] == [True, False, False]
-        assert found[0].record.task.digest == small_task(512).digest
+        assert found[0].task.digest == small_task(512).digest
 
 
 def test_the_tasks_own_winner_is_no_donor() -> None:
@@ -104,4 +104,4 @@ def test_every_donors_schedule_can_be_refitted() -> None:
             add(store, convolution(size), seed=k)
             add(store, with_epilogue(2 * size), seed=k)
         for donor in store.donors(with_epilogue(10), HERE):
-            assert refit(donor.record.schedule, donor.record.task, with_epilogue(10), HERE)
+            assert refit(donor.schedule, donor.task, with_epilogue(10), HERE)

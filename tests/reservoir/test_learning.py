@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir import learning
 from stormdrop.reservoir.experience import load, path_beside
-from stormdrop.reservoir.learning import HeldOut, keep_learned, learned, margin_of
+from stormdrop.reservoir.learning import HeldOut, donors_of_store, keep_learned, learned, margin_of
 from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
-from stormdrop.space.sketch import sketches
+from stormdrop.space.default import default_schedule
+from stormdrop.space.refit import refit
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import replay
+from tests.support.experiences import random_schedule
 from tests.support.records import HERE, VERSIONS, make_verdict, timing
 
 Rng = np.random.Generator
+Seconds = Callable[[np.ndarray, Rng], np.ndarray]
+"""The times of trials, from their features."""
 
 
 def held_out(predicted: list[float], gained: list[float], fold: list[int] | None = None) -> HeldOut:
@@ -40,6 +48,10 @@ def test_a_gain_within_its_own_error_is_none() -> None:
     assert margin_of(held_out([1.1] * 8, [1.02, 1.03] * 4)) is not None
 
 
+def test_one_gain_that_is_much_larger_makes_the_others_no_less_sure() -> None:
+    assert margin_of(held_out([1.1] * 8, [1.03, 1.04, 1.02, 1.05, 1.03, 1.04, 1.02, 3.0])) is not None
+
+
 def test_too_few_picks_decide_nothing() -> None:
     assert margin_of(held_out([1.2] * 5, [1.1] * 5)) is None
     assert margin_of(held_out([0.9] * 50, [1.1] * 50)) is None
@@ -52,36 +64,66 @@ def test_a_margin_at_which_one_model_becomes_slower_is_too_small() -> None:
     assert margin_of(held_out(predicted, gained, fold)) == pytest.approx(1.2)
 
 
-def records(task: Task, model: str, seconds: Callable[[np.ndarray, Rng], np.ndarray], seed: int) -> list[Record]:
-    """Random points of a task, the one with the least estimate among them; every third came from a donor."""
-    sketch, rng = sketches(task, HERE)[0], np.random.default_rng(seed)
-    points = sketch.sample_legal(12, rng)
-    features = sketch.features(points).astype(np.float32)
-    times = seconds(features, rng)
-    default = int(np.argmin(features[:, learning.judge_of(HERE).features.index("prior")]))
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A task of a model, its winner, and what a search of it would time: schedules with strategies and features."""
+
+    task: Task
+    model: str
+    winner: Schedule
+    trials: tuple[tuple[Schedule, str], ...]
+    features: np.ndarray
+
+    @property
+    def default(self) -> Schedule:
+        return next(schedule for schedule, strategy in self.trials if strategy == DEFAULT)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Four models of four tasks each, one class in all. Donors are the winners of other models' tasks."""
+    tasks = [(build("GMM", (1, 16 + 24 * k + 5 * m, 48 + 16 * k, 40)), m) for m in range(4) for k in range(4)]
+    winners = [random_schedule(task, HERE, 7 * n) for n, (task, _) in enumerate(tasks)]
+    found: list[Case] = []
+    for n, (task, m) in enumerate(tasks):
+        trials = {default_schedule(task, HERE): DEFAULT}
+        for (donor, other), winner in zip(tasks, winners):
+            trials = dict.fromkeys(refit(winner, donor, task, HERE) if other != m else (), DONOR) | trials
+        trials = dict.fromkeys((random_schedule(task, HERE, 100 * n + k) for k in range(6)), "storm") | trials
+        trials = {winners[n]: "storm"} | trials
+        places = [replay(task, schedule, HERE) for schedule in trials]
+        features = np.concatenate([sketch.features(point[None]) for sketch, point in places]).astype(np.float32)
+        found.append(Case(task, f"model{m}", winners[n], tuple(trials.items()), features))
+    return tuple(found)
+
+
+def records(case: Case, seconds: Seconds, seed: int = 0) -> list[Record]:
+    times = seconds(case.features, np.random.default_rng(seed))
+    rows = zip(case.trials, case.features, times)
     return [
         Record(
-            task,
-            sketch.schedule(point),
+            case.task,
+            schedule,
             HERE,
             replace(timing(float(t)), samples=()),
             VERSIONS,
-            DONOR if k % 3 == 0 and k != default else "storm",
-            number=k + 1,
-            model=model,
+            strategy,
+            number=k,
+            model=case.model,
             features=row,
         )
-        for k, (point, row, t) in enumerate(zip(points, features, times))
+        for k, ((schedule, strategy), row, t) in enumerate(rows, 1)
     ]
 
 
-def filled(seconds: Callable[[np.ndarray, Rng], np.ndarray], path: Path | None = None) -> Store:
-    """Four models of four tasks each, one class in all."""
+def filled(seconds: Seconds, path: Path | None = None) -> Store:
+    """A store with the trials of all cases, and verdicts for their winners."""
     store = Store.in_memory() if path is None else Store.open(path)
-    for m in range(4):
-        for k in range(4):
-            task = build("GMM", (1, 16 + 24 * k + 5 * m, 48 + 16 * k, 40))
-            store.add(records(task, f"model{m}", seconds, 10 * m + k))
+    for n, case in enumerate(cases()):
+        found = records(case, seconds, n)
+        winner, default = (next(r for r in found if r.schedule == s) for s in (case.winner, case.default))
+        store.add(found)
+        store.add_verdicts([make_verdict(winner, default)])
     return store
 
 
@@ -117,27 +159,43 @@ def test_noise_teaches_nothing() -> None:
 
 def test_one_model_alone_teaches_nothing_of_others() -> None:
     with Store.in_memory() as store:
-        for k in range(14):
-            store.add(records(build("GMM", (1, 16 + 8 * k, 48, 40)), "model", learnable, k))
+        for case in cases():
+            store.add(records(replace(case, model="model"), learnable))
         assert learned(store, HERE) is None
 
 
 def test_tasks_that_are_left_out_are_neither_donors_nor_learned_from() -> None:
     with filled(learnable) as store:
-        winner, against = store.trials(build("GMM", (1, 16, 48, 40)), HERE)[:2]
-        other, _ = store.trials(build("GMM", (1, 21, 48, 40)), HERE)[:2]
-        store.add_verdicts(
-            [make_verdict(winner, against), replace(make_verdict(other, against), against=winner.schedule)]
-        )
         whole, less = learned(store, HERE), learned(store, HERE, store.digests(["model0"]))
         assert store.models() == {"model0", "model1", "model2", "model3"}
     assert whole is not None
     assert less is not None
-    assert {d.digest for d in whole.donors} == {winner.task.digest, other.task.digest}
-    assert {d.digest for d in less.donors} == {other.task.digest}
+    assert {d.digest for d in whole.donors} == {case.task.digest for case in cases()}
+    assert {d.digest for d in less.donors} == {case.task.digest for case in cases() if case.model != "model0"}
     assert less.evidence is not None
     assert less.evidence.tasks == 12
     assert less.scorer != whole.scorer
+
+
+def test_a_task_whose_default_was_not_timed_says_nothing() -> None:
+    with filled(learnable) as store, Store.in_memory() as without:
+        for case in cases():
+            trials = store.trials(case.task, HERE)
+            without.add([r for r in trials if r.strategy != DEFAULT])
+        assert learned(without, HERE) is None
+
+
+def test_a_winner_that_a_later_duel_confirmed_keeps_its_gain_over_the_default() -> None:
+    case = cases()[0]
+    with Store.in_memory() as store:
+        found = records(case, lambda features, _: np.linspace(1e-3, 2e-3, len(features)))
+        winner, default = (next(r for r in found if r.schedule == s) for s in (case.winner, case.default))
+        store.add(found)
+        store.add_verdicts([make_verdict(winner)])
+        (entry,) = donors_of_store(store, HERE)
+    assert isinstance(winner.result, Timing)
+    assert isinstance(default.result, Timing)
+    assert entry.gain == pytest.approx(default.result.seconds / winner.result.seconds)
 
 
 def test_what_was_learned_lies_beside_the_store_until_the_store_teaches_less(tmp_path: Path) -> None:
@@ -154,31 +212,3 @@ def test_what_was_learned_lies_beside_the_store_until_the_store_teaches_less(tmp
         assert not file.exists()
     with Store.in_memory() as store:
         assert keep_learned(store, HERE) is None
-
-
-def marked(task: Task, default: int, seed: int = 3) -> list[Record]:
-    """Records of which the one numbered `default` was the task's default, by its mark."""
-    found = records(task, "model", noise, seed)
-    return [replace(r, strategy=DEFAULT) if k == default else r for k, r in enumerate(found)]
-
-
-def test_the_default_is_the_row_that_says_so_whatever_the_estimate_prefers() -> None:
-    task, features = build("GMM", (1, 32, 48, 40)), learning.judge_of(HERE).features
-    for default in (1, 7):
-        with Store.in_memory() as store:
-            store.add(marked(task, default))
-            rows = store.training(HERE, 100)
-        ((found, donors),) = learning._evidence(rows, features)
-        assert rows.strategies[found] == DEFAULT
-        assert {rows.strategies[k] for k in donors.tolist()} == {DONOR}
-
-
-def test_a_default_is_not_guessed_among_rows_that_were_judged_anew() -> None:
-    task, features = build("GMM", (1, 32, 48, 40)), learning.judge_of(HERE).features
-    with Store.in_memory() as store:
-        store.add(records(task, "model", noise, 3))
-        assert learning._evidence(store.training(HERE, 100), features)
-        fitted = replace(HERE, coefficients=replace(HERE.coefficients, conflict_slope=0.5))
-        rows = store.training(fitted, 100)
-        assert rows.was_recomputed.all()
-        assert learning._evidence(rows, features) == []

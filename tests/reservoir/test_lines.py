@@ -16,15 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stormdrop.ir.tensor import Task, tensor
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.ops.catalogue import build
+from stormdrop.ops.indexing import gather
 from stormdrop.reservoir.lines import LINE_BYTES, read_lines
 from stormdrop.reservoir.record import Record, Versions
 from stormdrop.reservoir.store import Filters, Imported, Store
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import replay
 from tests.support.own_rules import Reverse
-from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task
+from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
 
 
 def variety() -> list[Record]:
@@ -375,6 +377,33 @@ def test_one_bad_point_does_not_keep_its_neighbours_out() -> None:
         done = imported(store, lines)
         assert [r.line for r in done.refused] == [4, 6, 8]
         assert done.kept == 7
+
+
+def timed_import(task: Task, seconds: float) -> Imported:
+    """Of a line that says how long a task took."""
+    with Store.in_memory() as store, Store.in_memory() as other:
+        other.add([replace(record, result=timing(seconds)) for record in legal_records(1, task)])
+        return imported(store, exported(other))
+
+
+@pytest.mark.parametrize(
+    ("task", "impossible", "fast"),
+    [
+        (build("GMM", (1, 512, 512, 512)), 1e-5, 3e-4),  # 134 million multiply-adds
+        (build("ADR", (1, 512, 512, 64)), 1e-6, 1e-4),  # 64 MiB of results, and not one multiply-add
+        (build("TRN", (4096, 4096)), 1e-6, 1e-4),
+    ],
+    ids=lambda value: value.name if isinstance(value, Task) else None,
+)
+def test_times_that_no_machine_reaches_are_refused(task: Task, impossible: float, fast: float) -> None:
+    refused, kept = timed_import(task, impossible), timed_import(task, fast)
+    assert (refused.kept, kept.kept) == (0, 1)
+    assert "seconds are fewer than the" in refused.refused[0].reason
+
+
+def test_a_gather_may_take_less_time_than_its_table_would_take_to_read() -> None:
+    table, indices = tensor("T", (1 << 20, 64)), tensor("I", (8,), "i64")
+    assert timed_import(Task([gather(table, indices, 0)]), 1e-6).kept == 1
 
 
 def test_points_that_do_not_fit_the_machine_are_refused() -> None:

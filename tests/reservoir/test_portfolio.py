@@ -18,15 +18,17 @@ from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.experience import Experience, save
 from stormdrop.reservoir.portfolio import MOST_SCHEDULES, SLACK, cover, file_name, portfolios
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import DEFAULT, Record
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import NO_CHALLENGER
 from stormdrop.search.covering import portfolio_of
 from stormdrop.search.reuse import Reuse, stored_sources
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
-from tests.support.experiences import experience, random_schedule
+from stormdrop.target.cpu import ISAS, Caches, cpu_target
+from tests.support.experiences import INDIFFERENT, experience, random_schedule
 from tests.support.records import HERE, VERSIONS, make_verdict, timing
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +97,93 @@ def test_a_portfolio_keeps_the_winners_that_serve_the_others() -> None:
     assert {"date", "stormdrop", "cpu"} <= set(made.made)
 
 
+def confirmed(store: Store, task: Task, schedule: Schedule, method: str = "duel") -> None:
+    """The verdict of a later tuning, whose incumbent stayed."""
+    record = Record(task, schedule, HERE, timing(1e-3), VERSIONS)
+    store.add_verdicts([replace(make_verdict(record), seconds=1e-3, against_seconds=1e-3, method=method)])
+
+
+def test_a_winner_that_a_later_tuning_confirms_stays_in_the_portfolio() -> None:
+    task = product(64)
+    schedule = random_schedule(task, HERE, 1)
+    with Store.in_memory() as store:
+        decided(store, task, schedule, 1.3)
+        confirmed(store, task, schedule)
+        made, (told,) = portfolio_of(store, HERE)
+    (donor,) = made.donors
+    assert (donor.digest, donor.model) == (task.digest, "m")
+    assert donor.gain == pytest.approx(1.3)  # over the default, not over itself
+    assert (told.tasks, told.by_default, told.schedules, told.uncovered) == (1, 0, 1, 0)
+
+
+def test_a_winner_that_beats_the_winner_before_by_little_still_beats_the_default() -> None:
+    task = product(64)
+    first, second = random_schedule(task, HERE, 1), random_schedule(task, HERE, 2)
+    with Store.in_memory() as store:
+        decided(store, task, first, 1.3, (second, 0.98e-3))
+        records = [Record(task, s, HERE, timing(1e-3), VERSIONS) for s in (second, first)]
+        store.add_verdicts([replace(make_verdict(*records), seconds=0.98e-3, against_seconds=1e-3)])
+        made, _ = portfolio_of(store, HERE)
+    (donor,) = made.donors
+    assert donor.gain == pytest.approx(1.3 / 0.98)
+
+
+def test_a_confirmed_winner_that_gains_little_is_served_by_the_default() -> None:
+    task = product(64)
+    schedule = random_schedule(task, HERE, 1)
+    with Store.in_memory() as store:
+        decided(store, task, schedule, 1.02)
+        confirmed(store, task, schedule)
+        made, (told,) = portfolio_of(store, HERE)
+    assert not made.donors
+    assert (told.by_default, told.uncovered) == (1, 0)
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(1.3e-3, True), (1.03e-3, False)])
+def test_where_the_default_was_never_tried_that_of_the_tuning_counts(seconds: float, is_kept: bool) -> None:
+    """Another version's default is another schedule; its trial is marked."""
+    task = product(64)
+    schedule, before = random_schedule(task, HERE, 1), random_schedule(task, HERE, 2)
+    with Store.in_memory() as store:
+        timed = Record(task, schedule, HERE, timing(1e-3), VERSIONS)
+        store.add([timed, replace(timed, schedule=before, result=timing(seconds), strategy=DEFAULT)])
+        confirmed(store, task, schedule)
+        made, (told,) = portfolio_of(store, HERE)
+    assert len(made.donors) == told.schedules == int(is_kept)
+    assert (told.by_default, told.uncovered) == (int(not is_kept), 0)
+
+
+def test_an_incumbent_that_nothing_challenged_is_no_winner() -> None:
+    """It was the default of its time, which nothing marks in older stores."""
+    task = product(64)
+    schedule = random_schedule(task, HERE, 1)
+    with Store.in_memory() as store:
+        store.add([Record(task, schedule, HERE, timing(1e-3), VERSIONS)])
+        confirmed(store, task, schedule, NO_CHALLENGER)
+        made, (told,) = portfolio_of(store, HERE)
+    assert not made.donors
+    assert told.by_default == 1
+
+
+def test_a_task_without_a_verdict_is_not_covered() -> None:
+    first, second = product(64), product(128)
+    with Store.in_memory() as store:
+        decided(store, first, default_schedule(first, HERE), 1.0)
+        store.add([Record(second, default_schedule(second, HERE), HERE, timing(1e-3), VERSIONS)])
+        _, (told,) = portfolio_of(store, HERE)
+    assert (told.tasks, told.by_default, told.schedules, told.uncovered) == (2, 1, 0, 1)
+
+
+def test_a_portfolio_has_trees_also_where_no_margin_was_reliable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_margin(*_: object) -> Experience:
+        return experience([], HERE, margin=None)
+
+    monkeypatch.setattr("stormdrop.search.covering.learned", without_margin)
+    with Store.in_memory() as store:
+        made, _ = portfolio_of(store, HERE)
+    assert (made.scorer, made.margin) == (INDIFFERENT, None)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STORMDROP_PORTFOLIO", str(tmp_path))
@@ -127,6 +216,13 @@ def test_portfolios_for_other_threads_come_last_and_those_of_other_machines_neve
 # ---- what comes with the package -------------------------------------------------------------------------------------
 
 SHIPPED = sorted((ROOT / "stormdrop" / "portfolio").glob("*.json"))
+EPYC = replace(
+    cpu_target("AMD EPYC (znver4)", "", "znver4", "", ISAS["avx512"], 2, Caches(l3_bytes=32 << 20)),
+    cores=2,
+    has_bf16_dot=True,
+)
+"""The target of the portfolio of two threads: the virtual machine of two cores that it is made on, with nominal rates.
+"""
 
 
 def test_the_wheel_has_the_portfolios_of_one_and_two_threads_of_a_zen_4_core() -> None:
@@ -147,3 +243,10 @@ def test_a_shipped_portfolio_says_where_it_comes_from_and_every_schedule_of_it_c
     for entry in found.donors:
         task, schedule = entry.offered.source()
         assert refit(schedule, task, task, HERE)
+
+
+def test_the_shipped_portfolio_of_two_threads_has_trees_for_the_machine_it_was_made_on() -> None:
+    tree = json.loads((ROOT / "stormdrop" / "portfolio" / file_name(EPYC)).read_text())
+    found = Experience.from_json(tree, EPYC)
+    assert found.is_current(EPYC), "make it anew: stormdrop store portfolio -o stormdrop/portfolio"
+    assert found.scorer is not None

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stormdrop.reservoir.lines import LEAST_SECONDS
+from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.space.rules import RULES
 from stormdrop.space.structure import DerivationStep
@@ -158,19 +159,37 @@ def test_the_verified_records_of_an_earlier_store_become_verdicts(tmp_path: Path
     assert migrated > 0
 
 
-def test_of_several_rules_the_fastest_verified_record_that_can_be_replayed_is_migrated(tmp_path: Path) -> None:
-    known = make_records(3, verified=True)
-    steps = (*known[0].schedule.steps, DerivationStep("reverse", 1, "s0"))
-    other = replace(known[0], schedule=replace(known[0].schedule, steps=steps), result=timing(1e-9))
-    path = tmp_path / "s.sqlite"
+def without_verdicts(path: Path, records: Sequence[Record]) -> Path:
+    """A store of these records, as the version before verdicts wrote it."""
     with Store.open(path) as store:
-        store.add([other, *known])
+        store.add(records)
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("DROP TABLE verdict")
         raw.execute("PRAGMA user_version = 3")
+    return path
+
+
+def test_of_several_rules_the_fastest_verified_record_that_can_be_replayed_is_migrated(tmp_path: Path) -> None:
+    known = make_records(3, verified=True)
+    steps = (*known[0].schedule.steps, DerivationStep("reverse", 1, "s0"))
+    other = replace(known[0], schedule=replace(known[0].schedule, steps=steps), result=timing(1e-6))
+    path = without_verdicts(tmp_path / "s.sqlite", [other, *known])
     with Store.open(path) as store:
         mine, theirs = (store.verdict(small_task(), HERE, rules=r) for r in (RULES, (*RULES, Reverse())))
     assert mine is not None
     assert mine.schedule == known[-1].schedule
     assert theirs is not None
     assert theirs.schedule == other.schedule
+
+
+def test_a_record_that_is_faster_than_any_call_is_not_migrated_and_the_next_one_is(tmp_path: Path) -> None:
+    impossible, possible, slower = (
+        replace(record, result=timing(seconds))
+        for record, seconds in zip(make_records(3, verified=True), (0.9 * LEAST_SECONDS, 1e-4, 1e-3))
+    )
+    with Store.open(without_verdicts(tmp_path / "s.sqlite", [impossible, possible, slower])) as store:
+        found = store.verdict(small_task(), HERE)
+    assert found is not None
+    assert (found.schedule, found.seconds, found.provenance) == (possible.schedule, 1e-4, "migrated")
+    with Store.open(without_verdicts(tmp_path / "none.sqlite", [impossible])) as store:
+        assert store.verdict(small_task(), HERE) is None

@@ -38,6 +38,7 @@ from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
 from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_models
 from stormdrop.space.default import default_schedule
+from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
@@ -609,7 +610,17 @@ def test_a_schedule_says_where_it_came_from() -> None:
     droplets = tuned_with(Fake(), parts, trials=300, search="droplet").tasks[0]
     assert droplets.origin == "droplet"
     again = tuned_with(Fake(), parts, trials=1, store=store).tasks[0]
-    assert (again.schedule, again.origin) == (first.schedule, "stored")
+    assert (again.schedule, again.origin) == (first.schedule, "verdict")
+    undecided = Store.in_memory()
+    undecided.add(store.trials(first.task, TARGET))
+    assert tuned_with(Fake(), parts, trials=1, search="random", store=undecided).tasks[0].origin == "stored"
+    wider = model(32, 64)
+    assert first.schedule is not None
+    donated = refit(first.schedule, first.task, wider.tasks[0].task, TARGET)
+    prefers_the_donor = Fake(lambda task, s: timing(1e-4 if s in donated else 1e-3))
+    reused = tuned_with(prefers_the_donor, wider, trials=4, store=store, reuse="only").tasks[0]
+    assert reused.schedule in donated
+    assert reused.origin == "donor"
 
 
 def test_duels_and_proofs_are_charged_to_their_task() -> None:
