@@ -90,9 +90,7 @@ def _best(
 ) -> Refitted | None:
     if experience.scorer is None:
         return None
-    offered = [
-        OfferedSchedule(d.task.to_json(), d.schedule.to_json(), str(d)) for d in donors[:MOST_OFFERED]
-    ]
+    offered = [OfferedSchedule(d.task.to_json(), d.schedule.to_json(), str(d)) for d in donors[:MOST_OFFERED]]
     try:
         default = default_point(use.task, target, rules)
         return next(iter(predictions(use.task, offered, experience.scorer, default, rules)), None)

@@ -41,17 +41,17 @@ from stormdrop.reservoir.record import DEFAULT, DONOR, Record, group_name
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.training import TrainingRows
 from stormdrop.reservoir.verdict import Verdict
-from stormdrop.space.default import default_point
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.judge import judge_of
 from stormdrop.space.offer import OfferedSchedule, predictions
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.scorer import Scorer
+from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
 from stormdrop.version import __version__
 
-MOST_TASKS = 96
+MOST_TASKS = 64
 """Tasks that picks are made for, those measured last: each takes a tenth of a second."""
 ROWS = 6000
 """The most trials to learn from, a sample over all tasks: growing trees half a dozen times takes a few seconds."""
@@ -95,9 +95,11 @@ def learned(store: Store, target: Target, without: Collection[str] = ()) -> Expe
     features, left_out = judge_of(target).features, frozenset(without)
     rows = _kept(store.training(target, ROWS), left_out)
     folds = _folds(rows)
+    if len(set(folds.values())) < LEAST_FOLDS:
+        return None
     donors = donors_of_store(store, target, without)
     held_out = _held_out(rows, folds, _timed_tasks(store, target, rows), donors, target)
-    if max(folds.values(), default=-1) + 1 < LEAST_FOLDS or len(held_out.gained) < LEAST_TASKS:
+    if len(held_out.gained) < LEAST_TASKS:
         return None
     margin = margin_of(held_out)
     scorer = _grown(rows, np.ones(len(rows.seconds), bool), features).scorer()
@@ -255,7 +257,9 @@ def _held_out(
     donors: Sequence[DonorEntry],
     target: Target,
 ) -> HeldOut:
-    """Cross-validation: for each fold, the picks of its tasks, by trees and donors of the other folds."""
+    """Cross-validation: for each fold, the picks of its tasks, by trees and donors of the other folds. A task's default
+    is the one that its search timed.
+    """
     features = judge_of(target).features
     of_row = np.array([folds[_digest(rows.names[g])] for g in rows.group.tolist()], np.int64)
     columns: list[tuple[float, float, float, int]] = []
@@ -278,14 +282,15 @@ def _pick(
     """Of the candidates that were timed, the one with the largest prediction: log2 of its predicted gain and of its
     gain, and the default's seconds. None where no candidate or not the default was timed.
     """
+    if timed.default is None:
+        return None
     try:
-        default = default_point(task, target)
-        found = predictions(task, offered, scorer, default)
+        found = predictions(task, offered, scorer, replay(task, timed.default, target))
     except StormdropError:
         return None
-    base = timed.seconds.get(default[0].schedule(default[1]))
+    base = timed.seconds[timed.default]
     best = next((f for f in found if f.schedule in timed.seconds), None)
-    if base is None or best is None:
+    if best is None:
         return None
     return float(np.log2(best.predicted)), float(np.log2(base / timed.seconds[best.schedule])), base
 

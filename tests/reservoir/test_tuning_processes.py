@@ -144,8 +144,7 @@ def check_verdict(store: Store, task: Task) -> None:
     assert verdict.schedule in [r.schedule for r in store.trials(task, detect(1)) if r.verified]
 
 
-# ---- several
-# ------------------------------------------------------------------------------------------------------------
+# ---- several ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operators", [(MATRICES, DEPTHWISE), (MATRICES, MATRICES)], ids=["different", "the same"])
@@ -191,8 +190,7 @@ def test_commands_that_tune_two_models_at_the_same_time_keep_both(
                 assert chosen(use.task) is not None
 
 
-# ---- killed
-# -------------------------------------------------------------------------------------------------------------
+# ---- killed ----------------------------------------------------------------------------------------------------------
 
 
 def check_continued(path: Path, before: Sequence[Record]) -> None:
