@@ -38,8 +38,8 @@ class TaskRow:
     phase: str = ""
     """The strategy's, or how the task ended: proved, not proved, default, small, known, failed, reverted."""
     origin: str = ""
-    """Where the best schedule came from: default, verdict, stored, donor, or the phase of the strategy that proposed it:
-    seeds, storm, droplet."""
+    """Where the best schedule came from: default, verdict, stored, donor, or the phase of the strategy that proposed
+    it."""
     expected_gain: float = 0.0
     """What another minute of search is expected to gain here, as a share of the goal."""
     spent: float = 0.0
