@@ -24,7 +24,7 @@ from stormdrop.space.offer import Offer
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.03
 """The share of the model's estimated time from which a task gets an offer."""
 
 
