@@ -18,11 +18,11 @@ from stormdrop.driver.unmeasured import LEAST_SHARE
 from stormdrop.errors import StormdropError
 from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.reservoir.donors import Donor
-from stormdrop.reservoir.experience import MOST_OFFERED, Experience
+from stormdrop.reservoir.experience import Experience, promising
 from stormdrop.reservoir.store import Store
 from stormdrop.search.model_task import least_seconds
 from stormdrop.space.default import default_point
-from stormdrop.space.offer import OfferedSchedule, Refitted, predictions
+from stormdrop.space.offer import Refitted, predictions
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
@@ -90,7 +90,9 @@ def _best(
 ) -> Refitted | None:
     if experience.scorer is None:
         return None
-    offered = [OfferedSchedule(d.task.to_json(), d.schedule.to_json(), str(d)) for d in donors[:MOST_OFFERED]]
+    known = {d.task.digest for d in donors}
+    entries = [entry for entry in experience.donors if entry.digest in known]
+    offered = [entry.offered for entry in promising(entries, use.task, target)]  # as compiling offers them
     try:
         default = default_point(use.task, target, rules)
         return next(iter(predictions(use.task, offered, experience.scorer, default, rules)), None)

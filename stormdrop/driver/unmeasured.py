@@ -1,7 +1,7 @@
 """Offers for tasks without a verdict: schedules of related tasks that compiling may take unmeasured.
 
     the store's experience   donors of the task's class or anchor class, for which tuning here has a verdict
-    a portfolio              its donors, where the store's experience has none that promises a gain
+    a portfolio              its donors, where the store's experience has none for the task
 
 Nothing is learned here: the trees and the margin were made when tuning ended, or come with the portfolio. Tasks with a
 small share of the model's estimated time get no offer, since each offer takes time when compiling.

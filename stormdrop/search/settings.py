@@ -42,7 +42,7 @@ class TuneSettings:
     """So many of them are built together: few, so that the most promising ones are timed before the others are built,
     which takes seconds where they are Winograd convolutions."""
     reuse_trials: int = 24
-    """Of the droplet that follows where other tasks' schedules alone are used."""
+    """Of the droplet from the best of other tasks' schedules: before the storm, or where these alone are used."""
     training_rows: int = 20_000
     """The cost model starts from so many of the store's measurements, a sample of all tasks."""
     storm: StormSettings = field(default_factory=StormSettings)

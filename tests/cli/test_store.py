@@ -406,7 +406,7 @@ def learned(path: Path, *donors: Task) -> None:
 
 def test_donors_tells_the_gain_by_class_and_the_models_that_would_help(tmp_path: Path, path: Path) -> None:
     model, other = wider(tmp_path, path)
-    learned(path)
+    learned(path, other)
     report = json.loads(good("donors", model, "--store", path, "--threads", 1, "--json"))
     (helped,) = [row for row in report["classes"] if row["donors"]]
     assert helped["label"] == other.name
@@ -423,9 +423,9 @@ def test_transfer_shows_which_tasks_get_a_schedule_and_from_whom(tmp_path: Path,
     rows = {row["label"]: row for row in json.loads(good(*asked, "--json"))["tasks"]}
     assert rows[other.name]["donors"][0]["digest"] == other.digest
     assert rows[other.name]["best"] is None  # nothing predicts yet
-    learned(path)
+    learned(path, other)
     best = next(r for r in json.loads(good(*asked, "--json"))["tasks"] if r["label"] == other.name)["best"]
-    assert (best["taken"], best["predicted"], best["donor"]) == (True, 1.0, f"{other.name} of wider")
+    assert (best["taken"], best["predicted"], best["donor"]) == (True, 1.0, f"{other.name} of other")
     assert "taken unmeasured" in good(*asked)
     machine = ("transfer", detect(1).key(), model, "--store", path, "--threads", 1)
     assert f"{other.name} of wider" in good(*machine)
