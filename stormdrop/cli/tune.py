@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ Examples:
 @partial(source_options, several=True)
 @options.count("--trials", "Candidates to measure at most, of all tasks together.")
 @options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
+@options.count("--patience", "End a task's search after so many trials without a gain of 1 %.  [default: 256]")
 @click.option(
     "--objective",
     "goal",
@@ -69,6 +71,7 @@ def tune(
     sources: tuple[Source, ...],
     trials: int | None,
     seconds: float | None,
+    patience: int | None,
     goal: Goal,
     search: str,
     reuse: str,
@@ -93,9 +96,10 @@ def tune(
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.runtime.targets import peak_meter
     from stormdrop.search.events import Warned
-    from stormdrop.search.tune_model import tune_models
+    from stormdrop.search.tune_model import MODEL_SETTINGS, tune_models
 
     target = options.machine(target_name, threads)
+    settings = MODEL_SETTINGS.on(target)
     console, store = notes(), open_store(store_path)
     meter = peak_meter(target)
     peak_gflops = meter.gflops()
@@ -120,6 +124,7 @@ def tune(
             rules=rules,
             reuse=reuse,
             donors=donors or None,
+            settings=settings if patience is None else replace(settings, patience=patience),
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None

@@ -78,7 +78,11 @@ def calibrate(
     reset: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measure and fit, keep both for `detect`, and time the models. `reset` forgets the coefficients instead."""
+    """Measure and fit, keep both for `detect`, and time the models. `reset` forgets the coefficients instead.
+
+    Raises UserError for a model that cannot be read, before anything is measured.
+    """
+    partitions = [tasks_of(load(model)) for model in models]
     plain = nominal(threads)
     tell("measuring the peak")
     peak = measure_peak(plain, fresh)
@@ -89,7 +93,7 @@ def calibrate(
     if found is not None and found.is_better:
         save_coefficients(plain, found.coefficients)
     target = calibrated(plain)
-    timed = tuple(_timed(tasks_of(load(model)), plain, target, tell) for model in models)
+    timed = tuple(_timed(parts, plain, target, tell) for parts in partitions)
     return Calibration(plain, target, peak, found, told, timed)
 
 
