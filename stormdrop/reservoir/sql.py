@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 from stormdrop.reservoir.rows import ELSEWHERE, MARKED, SharedRow, TrialRow, column, mark_of, rules_of, unknown_rules
-from stormdrop.reservoir.verdict import VERIFIED_RECORD, VerdictRow
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VERIFIED_RECORD, VerdictRow
 from stormdrop.space.rules import Rule
 
 ABSENT = -1
@@ -68,8 +68,9 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
 def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], skip_known: bool = False) -> list[bool]:
     """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added.
 
-    An older row goes, if it is of the same key, provenance and rules. Of imported ones only those go that were made of
-    a verified record: a line must be known again when it comes a second time.
+    An older row goes, if it is of the same key, provenance and rules, unless the new one confirms it: the schedule that
+    won then is the incumbent that nothing challenged now. Of imported ones only those go that were made of a verified
+    record: a line must be known again when it comes a second time.
     """
     shared = SharedRows(connection)
     added: list[bool] = []
@@ -81,6 +82,9 @@ def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], 
         same = "task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND provenance = ? AND rules_id = ?"
         key = task, machine, row.cold, row.model, row.provenance, rules
         is_replaced = f"(provenance <> 'imported' OR method = '{VERIFIED_RECORD}')"
+        if row.method == NO_CHALLENGER:
+            is_replaced += f" AND NOT (method <> '{NO_CHALLENGER}' AND schedule = ?)"
+            key = *key, row.schedule
         connection.execute(f"DELETE FROM verdict WHERE {same} AND {is_replaced} AND id < last_insert_rowid()", key)
     return added
 

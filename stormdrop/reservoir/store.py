@@ -142,7 +142,7 @@ class Store:
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Keep all of them, or none. Each replaces the one before it. Raises as `add`."""
+        """Keep all of them, or none. Each replaces the one before it, but no win that it confirms. Raises as `add`."""
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
             self._database.write(lambda c: insert_verdicts(c, rows))
