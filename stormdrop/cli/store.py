@@ -151,45 +151,49 @@ def _found(opened: Store, wanted: Filters) -> list[Any]:
 
 
 @store.command(
-    short_help="Write trials as lines of JSON.",
+    short_help="Write trials and verdicts as lines of JSON.",
     epilog="""\b
 Examples:
   stormdrop store export trials.jsonl
   stormdrop store export --verified winners.jsonl
-  stormdrop store export --task "GMM 1 512 512 512" | jq .result.seconds
+  stormdrop store export --task "GMM 1 512 512 512" | jq ".result.seconds // empty"
 """,
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--task", metavar="TASK", help="Only this one's: its name, or the beginning of its digest.")
-@click.option("--verified", is_flag=True, help="Only verified winners.")
+@click.option("--verified", is_flag=True, help="Only verified winners, and verdicts.")
 @filter_options
 @store_option
 @options.as_json
 def export(
     file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
-    """Write trials to a FILE (by default to stdout), one JSON object a line, which `import` reads anywhere."""
+    """Write trials, then verdicts, to a FILE (by default to stdout), one JSON object a line, which `import` reads
+    anywhere.
+    """
     from stormdrop.reservoir.store import Filters
 
     if as_json and file == "-":
         raise click.UsageError("the lines themselves go to stdout: give a FILE to have a report with --json")
+    wanted = Filters(task, target, cold, True if verified else None)
     with viewed(path) as opened:
         try:
             with click.open_file(file, "w", encoding="utf-8", atomic=True) as lines:
-                count = opened.export(lines, Filters(task, target, cold, True if verified else None))
+                trials, verdicts = (opened.export(lines, wanted, (kind,)) for kind in ("trial", "verdict"))
         except BrokenPipeError:
             raise  # click ends quietly where nobody reads on
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     if as_json:
-        options.print_json({"exported": count})
+        options.print_json({"exported": trials + verdicts, "verdicts": verdicts})
     else:
-        click.echo(f"{counted(count, 'trial')} exported", err=True)
+        told = f" and {counted(verdicts, 'verdict')}" if verdicts else ""
+        click.echo(f"{counted(trials, 'trial')}{told} exported", err=True)
 
 
 @store.command(
     name="import",
-    short_help="Take over trials from lines of JSON.",
+    short_help="Take over trials and verdicts from lines of JSON.",
     epilog="""\b
 Examples:
   stormdrop store import trials.jsonl
@@ -202,10 +206,11 @@ Examples:
 @store_option
 @options.as_json
 def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
-    """Take over the trials of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
+    """Take over the trials and the verdicts of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
-    What is known already is skipped. A line that is no record of this version is refused with its number and the
-    reason; the others are kept. The exit code is 1 if any was refused.
+    What is known already is skipped. A line that is neither a trial nor a verdict of this version is refused with its
+    number and the reason; the others are kept. The exit code is 1 if any was refused. Imported verdicts are schedules
+    for tuning to begin from: compiling uses none that was not decided here.
     """
     from stormdrop.reservoir.store import Store
 
@@ -218,7 +223,8 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
             click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
         if done.refusals > SHOWN_REFUSALS:
             click.echo(f"and {done.refusals - SHOWN_REFUSALS} more", err=True)
-        click.echo(f"{done.kept} kept, {done.duplicates} known already, {done.refusals} refused")
+        told = f" ({counted(done.verdicts, 'verdict')})" if done.verdicts else ""
+        click.echo(f"{done.kept} kept{told}, {done.duplicates} known already, {done.refusals} refused")
     if done.refusals:
         raise SystemExit(1)
 

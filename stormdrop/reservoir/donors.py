@@ -26,7 +26,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, record_of, task_of
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, allowed_rules
-from stormdrop.reservoir.verdict import NO_CHALLENGER, VerdictRow, verdict_of
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VERIFIED_RECORD, VerdictRow, verdict_of
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -36,7 +36,15 @@ Winner = tuple[VerdictRow | TrialRow, str]
 """A row, and the model in which the task was measured last; empty for a single operator."""
 MODEL_OF_VERDICT = """coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
     AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')"""
-UNCHALLENGED = f"(verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against)"
+CONFIRMED = f"""EXISTS (SELECT 1 FROM verdict AS earlier WHERE earlier.id < verdict.id
+    AND earlier.task_id = verdict.task_id AND earlier.machine_id = verdict.machine_id AND earlier.cold = verdict.cold
+    AND earlier.model = verdict.model AND (earlier.provenance = 'imported') = (verdict.provenance = 'imported')
+    AND earlier.schedule = verdict.schedule AND earlier.method <> '{NO_CHALLENGER}'
+    AND NOT (earlier.provenance = 'imported' AND earlier.method = '{VERIFIED_RECORD}'))"""
+"""An earlier verdict decided for the same schedule by another method. An import makes a verdict of each verified
+record, also of a default's: such a verdict is no win."""
+UNCHALLENGED = f"(verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against AND NOT {CONFIRMED})"
+"""A default schedule that nothing seemed faster than: it has not won anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +99,13 @@ def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, r
         wanted = f"AND (model IN ({places}) OR {on_machine})"
         wanted_verdict = f"AND (EXISTS ({in_model}) OR {on_machine})"
         values += (*models, *models)
-    # Of the verdicts, those made here before imported ones, then the newest.
-    decided = f"""SELECT {VERDICTS.row}, {MODEL_OF_VERDICT} FROM {VERDICTS.source}
-        WHERE verdict.id IN (SELECT id FROM (SELECT id, max(((provenance <> 'imported') << 60) + id) FROM verdict
-        WHERE {kin} {wanted_verdict} AND model = '' AND {readable} GROUP BY task_id, machine_id, cold))
-        AND NOT {UNCHALLENGED}"""
     timed = f"""SELECT {TRIALS.row} FROM {TRIALS.source}
         WHERE trial.id IN (SELECT id FROM (SELECT id, min(seconds) FROM trial
         WHERE {kin} {wanted} AND verified = 1 AND stopped_early = 0 AND seconds > 0 AND {readable}
         AND NOT EXISTS (SELECT 1 FROM verdict WHERE verdict.task_id = trial.task_id AND model = ''
             AND verdict.machine_id = trial.machine_id AND verdict.cold = trial.cold)
         GROUP BY task_id, machine_id, cold))"""
-    by_verdict: list[Winner] = [(VerdictRow(*row), model) for *row, model in c.execute(decided, values)]
+    by_verdict: list[Winner] = [*_newest(c, rules, f"{kin} {wanted_verdict}", values)]
     by_trial: list[Winner] = [(row, row.model) for row in (TrialRow(*row) for row in c.execute(timed, values))]
     return [*by_verdict, *by_trial]
 
@@ -110,14 +113,23 @@ def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, r
 def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictRow, str]]:
     """The newest verdict for each task, machine and temperature, and the model in which the task was measured last.
 
-    Without imported verdicts, and without those for an incumbent that nothing challenged.
+    Without imported verdicts, and without those for a default schedule that nothing challenged.
+    """
+    return _newest(c, rules, "provenance <> 'imported'")
+
+
+def _newest(
+    c: sqlite3.Connection, rules: Sequence[Rule], condition: str, values: Sequence[str] = ()
+) -> list[tuple[VerdictRow, str]]:
+    """For each task, machine and temperature, the newest of the verdicts that fulfil a condition, those made here
+    before imported ones; without default schedules that nothing challenged.
     """
     query = f"""SELECT {VERDICTS.row}, {MODEL_OF_VERDICT} FROM {VERDICTS.source}
-        WHERE verdict.id IN (SELECT max(id) FROM verdict
-            WHERE model = '' AND provenance <> 'imported' AND rules_id IN ({allowed_rules(c, rules)})
-            GROUP BY task_id, machine_id, cold)
+        WHERE verdict.id IN (SELECT id FROM (SELECT id, max(((provenance <> 'imported') << 60) + id) FROM verdict
+            WHERE {condition} AND model = '' AND rules_id IN ({allowed_rules(c, rules)})
+            GROUP BY task_id, machine_id, cold))
         AND NOT {UNCHALLENGED} ORDER BY verdict.id"""
-    return [(VerdictRow(*row[:-1]), row[-1]) for row in c.execute(query)]
+    return [(VerdictRow(*row), model) for *row, model in c.execute(query, values)]
 
 
 def donors_of(rows: Iterable[Winner], task: Task, target: Target, models: Collection[str] | None = None) -> list[Donor]:

@@ -15,7 +15,7 @@ Without enough such tasks nothing is learned, and nothing is taken unmeasured.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from stormdrop.cost.model import CostModel, CostSettings
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Timing
 from stormdrop.reservoir.experience import (
     DonorEntry,
     Evidence,
@@ -37,7 +36,8 @@ from stormdrop.reservoir.experience import (
     rules_text,
     save,
 )
-from stormdrop.reservoir.record import DEFAULT, DONOR, Record, group_name
+from stormdrop.reservoir.gains import TimedTrials, gain_over_default, gain_over_incumbent, timed_trials
+from stormdrop.reservoir.record import DONOR, group_name
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.training import TrainingRows
 from stormdrop.reservoir.verdict import Verdict
@@ -45,7 +45,6 @@ from stormdrop.space.features import FeatureSet
 from stormdrop.space.judge import judge_of
 from stormdrop.space.offer import OfferedSchedule, predictions
 from stormdrop.space.rules import RULES
-from stormdrop.space.schedule import Schedule
 from stormdrop.space.scorer import Scorer
 from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
@@ -148,12 +147,12 @@ def donors_of_store(store: Store, target: Target, without: Collection[str] = ())
 
 
 def _gain(store: Store, verdict: Verdict) -> float:
-    """How many times faster than the default a winner is; where a later duel confirmed it, by the trials."""
-    if verdict.against != verdict.schedule:
-        return verdict.against_seconds / verdict.seconds
-    timed = _timed(store.trials(verdict.task, verdict.target))
-    default = timed.seconds.get(timed.default) if timed.default is not None else None
-    return default / timed.seconds[verdict.schedule] if default and verdict.schedule in timed.seconds else 1.0
+    """How many times faster than the default a winner is; than the incumbent, where nothing says what the default was.
+
+    The default is that of the tuning: finding this version's takes a tenth of a second for each task.
+    """
+    gain = gain_over_default(verdict, timed_trials(store.trials(verdict.task, verdict.target)), verdict.target)
+    return gain if gain < inf else gain_over_incumbent(verdict)
 
 
 def margin_of(held_out: HeldOut) -> float | None:
@@ -215,31 +214,12 @@ def _folds(rows: TrainingRows) -> dict[str, int]:
     return {digest: fold_of[name] for digest, name in home.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class TimedTrials:
-    """The schedules of a task that were timed, with the seconds of their fastest runs."""
-
-    seconds: Mapping[Schedule, float]
-    default: Schedule | None
-    """The newest one that was measured as the task's default."""
-
-
-def _timed(trials: Iterable[Record]) -> TimedTrials:
-    seconds: dict[Schedule, float] = {}
-    default: Schedule | None = None
-    for trial in trials:
-        if isinstance(trial.result, Timing) and not trial.result.stopped_early:
-            seconds[trial.schedule] = min(trial.result.floor, seconds.get(trial.schedule, inf))
-            default = trial.schedule if trial.strategy == DEFAULT else default
-    return TimedTrials(seconds, default)
-
-
 def _timed_tasks(store: Store, target: Target, rows: TrainingRows) -> list[tuple[Task, Target, TimedTrials]]:
     """The tasks some of whose trials came from donors, those measured last, at most `MOST_TASKS`."""
     donated = {rows.names[g] for g, strategy in zip(rows.group.tolist(), rows.strategies) if strategy == DONOR}
     found = [(task, cold) for task, cold in store.tasks(target) if group_name(task.digest, cold) in donated]
     machines = [(task, target.with_cold_weights(cold)) for task, cold in found[-MOST_TASKS:]]
-    return [(task, own, _timed(store.trials(task, own))) for task, own in machines]
+    return [(task, own, timed_trials(store.trials(task, own))) for task, own in machines]
 
 
 def _grown(rows: TrainingRows, which: NDArray[np.bool_], features: FeatureSet) -> CostModel:

@@ -38,7 +38,7 @@ class TimedTrial:
 
 def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[Rule]) -> list[TimedTrial]:
     """Timed trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
-    machine = id_of(c, "machine", "key", target.key())
+    machine = id_of(c, "machine", key=target.key())
     which = f"machine_id = ? AND seconds > 0 AND stopped_early = 0 AND rules_id IN ({allowed_rules(c, rules)})"
     known = c.execute(f"SELECT id, 2 * task_id + cold, seconds FROM trial WHERE {which} ORDER BY id", (machine,))
     rows = known.fetchall()

@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Callable
 
 from stormdrop.errors import UserError
-from stormdrop.reservoir.lines import LEAST_SECONDS
+from stormdrop.reservoir.claims import LEAST_SECONDS
 from stormdrop.reservoir.rows import MARKED, column, compact, mark_of, rules_of, task_of
 from stormdrop.reservoir.sql import TRIALS
 

@@ -9,9 +9,11 @@ from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 from stormdrop.reservoir.rows import ELSEWHERE, MARKED, SharedRow, TrialRow, column, mark_of, rules_of, unknown_rules
-from stormdrop.reservoir.verdict import VerdictRow
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VERIFIED_RECORD, VerdictRow
 from stormdrop.space.rules import Rule
 
+ABSENT = -1
+"""No row has this id."""
 Row = TypeVar("Row", bound=SharedRow)
 
 
@@ -63,14 +65,42 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
     return added
 
 
-def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow]) -> None:
-    """Add rows, in order. One that is older goes, if it is of the same key, provenance and rules."""
+def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], skip_known: bool = False) -> list[bool]:
+    """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added.
+
+    An older row goes, if it is of the same key, provenance and rules, unless the new one confirms it: the schedule that
+    won then is the incumbent that nothing challenged now. Of imported ones only those go that were made of a verified
+    record: a line must be known again when it comes a second time.
+    """
     shared = SharedRows(connection)
+    added: list[bool] = []
     for row in rows:
+        added.append(not (skip_known and _is_known(connection, row)))
+        if not added[-1]:
+            continue
         task, machine, _, _, rules = VERDICTS.insert(shared, row, row.schedule)
         same = "task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND provenance = ? AND rules_id = ?"
         key = task, machine, row.cold, row.model, row.provenance, rules
-        connection.execute(f"DELETE FROM verdict WHERE {same} AND id < last_insert_rowid()", key)
+        is_replaced = f"(provenance <> 'imported' OR method = '{VERIFIED_RECORD}')"
+        if row.method == NO_CHALLENGER:
+            is_replaced += f" AND NOT (method <> '{NO_CHALLENGER}' AND schedule = ?)"
+            key = *key, row.schedule
+        connection.execute(f"DELETE FROM verdict WHERE {same} AND {is_replaced} AND id < last_insert_rowid()", key)
+    return added
+
+
+def _is_known(connection: sqlite3.Connection, row: VerdictRow) -> bool:
+    """Whether there is a verdict that says the same, wherever it was decided."""
+    ids = "task_id = ? AND machine_id = ? AND version_id = ?"
+    place = (
+        id_of(connection, "task", digest=row.task_digest),
+        id_of(connection, "machine", key=row.target_key),
+        id_of(connection, "version", stormdrop=row.stormdrop, llvm=row.llvm, features=row.feature_version),
+    )
+    names = [f.name for f in fields(VerdictRow) if f.name not in {*ELSEWHERE, "provenance"}]
+    same = " AND ".join(f"{name} = ?" for name in names)
+    values = (*place, *(getattr(row, name) for name in names))
+    return connection.execute(f"SELECT 1 FROM verdict WHERE {ids} AND {same}", values).fetchone() is not None
 
 
 class SharedRows:
@@ -84,21 +114,21 @@ class SharedRows:
         """`keys` tell the rows of the table apart; `more` are the other columns of a new one."""
         key = table, *keys.values()
         if key not in self._ids:
-            where = " AND ".join(f"{name} = ?" for name in keys)
-            found = self.connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
-            if found is None:
+            found = id_of(self.connection, table, **keys)
+            if found == ABSENT:
                 columns = keys | dict(more or {})
                 places = ", ".join("?" * len(columns))
                 query = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) RETURNING id"
-                found = self.connection.execute(query, (*columns.values(),)).fetchone()
-            self._ids[key] = int(found[0])
+                (found,) = self.connection.execute(query, (*columns.values(),)).fetchone()
+            self._ids[key] = int(found)
         return self._ids[key]
 
 
-def id_of(connection: sqlite3.Connection, table: str, column: str, value: str) -> int:
-    """-1, which no row has, for what is not there."""
-    found = connection.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,)).fetchone()
-    return int(found[0]) if found else -1
+def id_of(connection: sqlite3.Connection, table: str, **keys: Any) -> int:
+    """`ABSENT` for what is not there. `keys` tell the rows of the table apart."""
+    where = " AND ".join(f"{name} = ?" for name in keys)
+    found = connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
+    return int(found[0]) if found else ABSENT
 
 
 def allowed_rules(connection: sqlite3.Connection, known: Sequence[Rule]) -> str:

@@ -19,8 +19,9 @@ import logging
 import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
@@ -29,7 +30,7 @@ from stormdrop.paths import cache_dir
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
-from stormdrop.reservoir.lines import LineReader, line_of
+from stormdrop.reservoir.lines import LineReader, line_of, verdict_line
 from stormdrop.reservoir.measured import TimedTrial, measured
 from stormdrop.reservoir.opening import Unwritable, copy_of, open_file
 from stormdrop.reservoir.record import Record, Versions
@@ -37,7 +38,7 @@ from stormdrop.reservoir.rows import StoreError, TrialRow, record_of, row_of, ta
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
 from stormdrop.reservoir.summary import Filters, Summary, summaries
 from stormdrop.reservoir.training import TrainingRows, training
-from stormdrop.reservoir.transfer import Imported, Refusal, import_lines, rows_of
+from stormdrop.reservoir.transfer import Imported, Refusal, import_lines, trial_rows, verdict_rows
 from stormdrop.reservoir.verdict import Verdict, VerdictRow, verdict_of, verdict_row
 from stormdrop.runtime.host import detect
 from stormdrop.space.rules import RULES, Rule
@@ -47,6 +48,7 @@ __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError",
 
 _log = logging.getLogger("stormdrop.store")
 
+LineKind = Literal["trial", "verdict"]
 FILE = "reservoir.sqlite"
 CAP_BYTES = 1 << 30
 SLACK = 0.97
@@ -140,7 +142,7 @@ class Store:
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Keep all of them, or none. Each replaces the one before it. Raises as `add`."""
+        """Keep all of them, or none. Each replaces the one before it, but no win that it confirms. Raises as `add`."""
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
             self._database.write(lambda c: insert_verdicts(c, rows))
@@ -353,18 +355,23 @@ class Store:
 
     # ---- files of lines ----------------------------------------------------------------------------------------------
 
-    def export(self, file: IO[str], wanted: Filters | None = None) -> int:
-        """Write trials as lines of JSON, in order; how many."""
-        count = 0
-        for row in rows_of(self._database, wanted or Filters()):
-            file.write(line_of(row) + "\n")
+    def export(
+        self, file: IO[str], wanted: Filters | None = None, kinds: Collection[LineKind] = ("trial", "verdict")
+    ) -> int:
+        """Write trials, then verdicts, as lines of JSON, in order; how many lines."""
+        wanted, count = wanted or Filters(), 0
+        trials = map(line_of, trial_rows(self._database, wanted)) if "trial" in kinds else ()
+        verdicts = map(verdict_line, verdict_rows(self._database, wanted)) if "verdict" in kinds else ()
+        for line in chain(trials, verdicts):
+            file.write(line + "\n")
             count += 1
         return count
 
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
-        """Read lines that `export` wrote, anywhere. A line that is not a record of this version, or that was measured
-        on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in the store already
-        is skipped. A line that follows a rule which is unknown here is kept, with a remark: whoever has the rule can
+        """Read lines that `export` wrote, anywhere. A line that is neither a record nor a verdict of this version, or
+        that was measured on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in
+        the store already is skipped. A verdict is an imported one: a schedule to begin from, nothing that compiling
+        uses. A line that follows a rule which is unknown here is kept, with a remark: whoever has the rule can
         use it.
 
         Raises StoreError where the store takes no more; the batches before are kept.
@@ -380,4 +387,4 @@ def default_path() -> Path:
 
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
     """Task, machine and temperature of a trial, as its row has them."""
-    return id_of(c, "task", "digest", digest), id_of(c, "machine", "key", key), int(cold)
+    return id_of(c, "task", digest=digest), id_of(c, "machine", key=key), int(cold)

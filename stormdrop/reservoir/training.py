@@ -50,7 +50,7 @@ class TrainingRows:
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
     """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks."""
     wanted = judge_of(target).features
-    machine = id_of(c, "machine", "key", target.key())
+    machine = id_of(c, "machine", key=target.key())
     # The index covers what sampling needs, so only the sampled trials are read from the table.
     query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
     known = sorted(c.execute(query, (machine,)).fetchall())

@@ -1,20 +1,21 @@
-"""Trials from a store to a file of lines, and back: into this store or another."""
+"""Trials and verdicts from a store to a file of lines, and back: into this store or another."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from stormdrop.measure.result import Timing
+from stormdrop.reservoir.claims import Refused
 from stormdrop.reservoir.database import Database
-from stormdrop.reservoir.lines import LineReader, batched, read_lines
+from stormdrop.reservoir.lines import Entry, LineReader, batched, read_lines
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, row_of, rules_of, unknown_rules
-from stormdrop.reservoir.sql import TRIALS, insert, insert_verdicts
-from stormdrop.reservoir.summary import Filters, summaries
-from stormdrop.reservoir.verdict import imported_verdict, verdict_row
+from stormdrop.reservoir.sql import TRIALS, VERDICTS, Row, RowTable, insert, insert_verdicts
+from stormdrop.reservoir.summary import Filters
+from stormdrop.reservoir.verdict import VERIFIED_RECORD, Verdict, VerdictRow, imported_verdict, verdict_row
 
 BATCH = 500
 MAX_REFUSALS = 1000
@@ -30,8 +31,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`refusals` counts refused lines, `refused` has the first of them. `absent`: rules that kept records use and this
-    version lacks.
+    """`kept` and `duplicates` count lines of both kinds, `verdicts` those of verdicts that were kept. `refusals` counts
+    refused lines, `refused` has the first of them. `absent`: rules that kept lines use and this version lacks.
     """
 
     kept: int
@@ -39,57 +40,86 @@ class Imported:
     refusals: int
     refused: tuple[Refusal, ...]
     absent: tuple[str, ...] = ()
+    verdicts: int = 0
 
 
-def rows_of(database: Database, wanted: Filters) -> Iterator[TrialRow]:
-    """Trials in the order of their ids, read in batches: one read transaction over minutes would stop checkpoints of
-    the write-ahead log.
+def trial_rows(database: Database, wanted: Filters) -> Iterator[TrialRow]:
+    """Trials in the order of their ids."""
+    conditions = _conditions("trial", wanted)
+    if wanted.verified is not None:
+        conditions["trial.verified = ?"] = [wanted.verified]
+    return _rows(database, TRIALS, conditions)
+
+
+def verdict_rows(database: Database, wanted: Filters) -> Iterator[VerdictRow]:
+    """Imported verdicts, then those that were decided here, so that these are the newest for whoever imports them; both
+    in the order of their ids. Of a verdict that was made of a verified record, the record's line says as much.
+
+    Every verdict was compared with the reference: none is written where only what is not verified is wanted.
     """
-    where, values = ["trial.id > ?"], list[Any]()
-    if wanted.task is not None:
-        listed = database.read(lambda c: summaries(c, Filters(task=wanted.task)))
-        digests = sorted({s.digest for s in listed})
-        where.append(f"task.digest IN ({', '.join('?' * len(digests))})")
-        values += digests
-    columns = {"machine.key": wanted.target, "trial.cold": wanted.cold, "trial.verified": wanted.verified}
-    for column, value in columns.items():
-        if value is not None:
-            where.append(f"{column} = ?")
-            values.append(value)
-    which = f"{' AND '.join(where)} ORDER BY trial.id LIMIT {BATCH}"
-    query = f"SELECT trial.id, {TRIALS.row} FROM {TRIALS.source} WHERE {which}"
+    if wanted.verified is False:
+        return
+    conditions = _conditions("verdict", wanted) | {"verdict.method <> ?": [VERIFIED_RECORD]}
+    for comparison in ("=", "<>"):
+        yield from _rows(database, VERDICTS, {**conditions, f"verdict.provenance {comparison} ?": ["imported"]})
+
+
+def _conditions(table: str, wanted: Filters) -> dict[str, list[Any]]:
+    """SQL for the task, the target and the temperature that are wanted, each with its values."""
+    found: dict[str, list[Any]] = {}
+    if (task := wanted.task) is not None:
+        found["(task.name = ? OR (length(?) >= 4 AND substr(task.digest, 1, length(?)) = ?))"] = [task] * 4
+    if wanted.target is not None:
+        found["machine.key = ?"] = [wanted.target]
+    if wanted.cold is not None:
+        found[f"{table}.cold = ?"] = [wanted.cold]
+    return found
+
+
+def _rows(database: Database, table: RowTable[Row], conditions: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
+    """In the order of their ids, read in batches: one read transaction over minutes would stop checkpoints of the
+    write-ahead log.
+    """
+    id, values = f"{table.name}.id", [value for some in conditions.values() for value in some]
+    which = f"{' AND '.join([f'{id} > ?', *conditions])} ORDER BY {id} LIMIT {BATCH}"
+    query = f"SELECT {id}, {table.row} FROM {table.source} WHERE {which}"
     last = -(2**63)
     while rows := database.read(lambda c, at=last: c.execute(query, (at, *values)).fetchall()):
         for _, *columns in rows:
-            yield TrialRow(*columns)
+            yield table.kind(*columns)
         last = rows[-1][0]
 
 
 def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_some: Callable[[], None]) -> Imported:
-    """Keep the records that a reader takes, in batches; `kept_some` is called after each."""
-    kept = duplicates = refusals = 0
+    """Keep the records and the verdicts that a reader takes, in batches; `kept_some` is called after each."""
+    kept = verdicts = duplicates = refusals = 0
     refused: list[Refusal] = []
     absent: set[str] = set()
     for batch in batched(read_lines(file), BATCH):
-        good: list[Record] = []
-        for number, answer in reader.records(batch):
-            if isinstance(answer, Record):
+        good: list[Entry] = []
+        for number, answer in reader.entries(batch):
+            if not isinstance(answer, Refused):
                 good.append(answer)
                 absent |= unknown_rules(rules_of(answer.schedule.to_json()))
                 continue
             refusals += 1
             if len(refused) < MAX_REFUSALS:
                 refused.append(Refusal(number, str(answer)))
-        added = database.write(lambda c, records=good: _insert(c, records)) if good else 0
-        kept, duplicates = kept + added, duplicates + len(good) - added
+        new_trials, new_verdicts = database.write(lambda c, entries=good: _insert(c, entries)) if good else (0, 0)
+        new = new_trials + new_verdicts
+        kept, verdicts, duplicates = kept + new, verdicts + new_verdicts, duplicates + len(good) - new
         kept_some()
-    return Imported(kept, duplicates, refusals, tuple(refused), tuple(sorted(absent)))
+    return Imported(kept, duplicates, refusals, tuple(refused), tuple(sorted(absent)), verdicts)
 
 
-def _insert(c: sqlite3.Connection, records: Sequence[Record]) -> int:
-    """Add the records that are new, and a verdict for each verified one of them; return how many are new."""
+def _insert(c: sqlite3.Connection, entries: Sequence[Entry]) -> tuple[int, int]:
+    """Add what is new, and a verdict for each new verified record; how many records and how many verdicts of the
+    entries are new.
+    """
+    records = [entry for entry in entries if isinstance(entry, Record)]
     added = insert(c, [row_of(record) for record in records], skip_known=True)
     new = [record for record, is_new in zip(records, added) if is_new]
     verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
     insert_verdicts(c, [verdict_row(verdict) for verdict in verified])
-    return len(new)
+    decided = [verdict_row(entry) for entry in entries if isinstance(entry, Verdict)]
+    return len(new), sum(insert_verdicts(c, decided, skip_known=True))

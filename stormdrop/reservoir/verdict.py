@@ -24,6 +24,8 @@ Provenance = Literal["measured", "imported", "migrated"]
 """
 NO_CHALLENGER = "no challenger"
 """The method of a verdict for an incumbent that nothing seemed faster than."""
+VERIFIED_RECORD = "verified record"
+"""The method of a verdict that was made of a verified record: nothing challenged it, and it may be the default."""
 PROOF_CHARACTERS = 500
 
 
@@ -136,7 +138,7 @@ def imported_verdict(record: Record, seconds: float) -> Verdict:
         seconds,
         record.schedule,
         seconds,
-        "verified record",
+        VERIFIED_RECORD,
         0,
         "as whoever wrote the line says",
         record.versions,

@@ -13,29 +13,32 @@ a later tuning confirmed was that tuning's incumbent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import inf
 
 import numpy as np
 
-from stormdrop.errors import ScheduleError, StormdropError, UserError
+from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Timing
 from stormdrop.reservoir.experience import Experience, entry_of, judged_by, rules_text
+from stormdrop.reservoir.gains import (
+    TimedTrials,
+    gain_over_default,
+    gain_over_incumbent,
+    relative_seconds,
+    timed_trials,
+)
 from stormdrop.reservoir.learning import learned, provenance
 from stormdrop.reservoir.portfolio import SLACK, cover
-from stormdrop.reservoir.record import DEFAULT
 from stormdrop.reservoir.store import Store
-from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.space.default import default_schedule
 from stormdrop.space.judge import judge_of
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
-from stormdrop.space.schedule import Schedule
 from stormdrop.space.scorer import Scorer
-from stormdrop.space.sketch import replay
 from stormdrop.target.machine import Target
 
 
@@ -71,10 +74,7 @@ class _History:
     verdict: Verdict | None
     model: str
     """The model whose tuning measured the task last; empty for a single operator."""
-    seconds: Mapping[Schedule, float]
-    """Of the fastest run of each schedule, without trials that were stopped early."""
-    marked: Schedule | None
-    """The schedule of the newest trial that is marked as the default; this version's may be another."""
+    timed: TimedTrials
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def portfolio_of(
         entry_of(v.task, v.schedule, v.target, w.history.model, _told_gain(w)) for w in chosen for v in (w.verdict,)
     )
     donors = tuple(e for e in entries if e is not None)
-    made = {**provenance(target), "tasks": len(tasks), "trials": sum(len(h.seconds) for h in histories)}
+    made = {**provenance(target), "tasks": len(tasks), "trials": sum(len(h.timed.seconds) for h in histories)}
     if experience is None:
         stamp = target.key(), judged_by(target), judge_of(target).features.version, rules_text(RULES)
         return Experience(*stamp, donors, made=made), covers
@@ -119,16 +119,11 @@ def portfolio_of(
 
 
 def _history(store: Store, task: Task, target: Target) -> _History:
-    seconds: dict[Schedule, float] = {}
-    model, marked, verdict = "", None, None
-    for trial in store.trials(task, target):
-        model = trial.model or model
-        if isinstance(trial.result, Timing) and not trial.result.stopped_early:
-            seconds[trial.schedule] = min(trial.result.floor, seconds.get(trial.schedule, inf))
-            marked = trial.schedule if trial.strategy == DEFAULT else marked
+    trials, verdict = store.trials(task, target), None
+    model = next((trial.model for trial in reversed(trials) if trial.model), "")
     with suppress(UserError):  # a schedule that this version cannot read is no verdict
         verdict = store.verdict(task, target)
-    return _History(task, target, verdict, model, seconds, marked)
+    return _History(task, target, verdict, model, timed_trials(trials))
 
 
 def _by_class(histories: Sequence[_History]) -> dict[str, list[_History]]:
@@ -163,26 +158,14 @@ def _covered(class_key: str, members: Sequence[_History], scorer: Scorer | None)
 
 
 def _gain(history: _History, verdict: Verdict, scorer: Scorer | None) -> float:
-    """How many times as long the task's default takes as its verdict; infinite where nothing says.
-
-    By the duel, if it was against the default: both were timed in turns. Else by trials, else as the trees predict.
-    Where the default was never tried, what was the default when the task was tuned stands for it.
-    """
+    """How many times as long this version's default takes as the verdict; infinite where nothing says."""
     default = default_schedule(history.task, history.target)
-    if verdict.schedule == default:
-        return 1.0
-    if verdict.against == default:
-        return verdict.against_seconds / verdict.seconds
-    if default not in history.seconds:
-        unchallenged = verdict.schedule if verdict.method == NO_CHALLENGER else None
-        default = history.marked or unchallenged or default
-    return _relative(history, verdict, (default,), scorer)[0]
+    return gain_over_default(verdict, history.timed, history.target, default, scorer)
 
 
 def _told_gain(winner: _Decided) -> float:
     """The gain as a file has it: over the default, or over the incumbent where the default's time is not known."""
-    verdict = winner.verdict
-    return winner.gain if winner.gain < inf else verdict.against_seconds / verdict.seconds
+    return winner.gain if winner.gain < inf else gain_over_incumbent(winner.verdict)
 
 
 def _relative_of_donor(winner: _Decided, donor: Verdict, scorer: Scorer | None) -> tuple[float, str]:
@@ -192,23 +175,4 @@ def _relative_of_donor(winner: _Decided, donor: Verdict, scorer: Scorer | None) 
         candidates = refit(donor.schedule, donor.task, history.task, history.target)
     except ScheduleError:
         return inf, "absent"
-    return _relative(history, winner.verdict, candidates, scorer)
-
-
-def _relative(
-    history: _History, verdict: Verdict, candidates: Sequence[Schedule], scorer: Scorer | None
-) -> tuple[float, str]:
-    """The time of the fastest of some schedules of a task relative to that of its verdict; and how it is known."""
-    own = history.seconds.get(verdict.schedule, verdict.seconds)
-    timed = [history.seconds[c] / own for c in candidates if c in history.seconds]
-    if timed:
-        return min(timed), "measured"
-    if scorer is None or not candidates:
-        return inf, "absent"
-    try:
-        places = [replay(history.task, schedule, history.target) for schedule in (verdict.schedule, *candidates)]
-    except StormdropError:
-        return inf, "absent"
-    rows = np.concatenate([sketch.features(point[None]) for sketch, point in places])
-    scores = scorer.scores(rows.astype(np.float32), judge_of(history.target).features)
-    return float(2.0 ** (scores[0] - scores[1:].max())), "predicted"
+    return relative_seconds(winner.verdict, candidates, history.timed, history.target, scorer)

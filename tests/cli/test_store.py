@@ -298,8 +298,34 @@ def test_what_is_imported_is_exported_again(lines: Path, tmp_path: Path, cache: 
     done = run("export", tmp_path / "again.jsonl")
     assert (done.stdout, done.stderr) == ("", "9 trials exported\n")
     assert (tmp_path / "again.jsonl").read_text() == lines.read_text()
-    assert json.loads(good("export", tmp_path / "again.jsonl", "--json", "--verified")) == {"exported": 0}
+    report = json.loads(good("export", tmp_path / "again.jsonl", "--json", "--verified"))
+    assert report == {"exported": 0, "verdicts": 0}
     assert (tmp_path / "again.jsonl").read_text() == ""
+
+
+def test_verdicts_travel_with_the_trials_and_are_counted(tmp_path: Path) -> None:
+    here, file, first = detect(), tmp_path / "all.jsonl", tmp_path / "first.sqlite"
+    winner, default = legal_records(2, target=here)
+    with Store.open(first) as store:
+        store.add([winner, default])
+        store.add_verdicts([make_verdict(winner, default)])
+    done = run("export", file, "--store", first)
+    assert (done.stdout, done.stderr) == ("", "2 trials and 1 verdict exported\n")
+    assert json.loads(good("export", file, "--store", first, "--json")) == {"exported": 3, "verdicts": 1}
+    assert good("import", file) == "3 kept (1 verdict), 0 known already, 0 refused\n"
+    assert good("import", file) == "0 kept, 3 known already, 0 refused\n"
+    assert good("export") == file.read_text()
+    assert [task["verdict"] for task in json.loads(good("ls", "--json"))["tasks"]] == [None]  # nothing is decided here
+
+
+def test_a_forged_verdict_is_refused_with_its_line(tmp_path: Path) -> None:
+    (record,) = legal_records(1, target=detect())
+    with Store.in_memory() as store, (tmp_path / "forged.jsonl").open("w") as out:
+        store.add_verdicts([replace(make_verdict(record), seconds=1e-9)])
+        store.export(out)
+    done = run("import", tmp_path / "forged.jsonl")
+    assert (done.exit_code, done.stdout) == (1, "0 kept, 0 known already, 1 refused\n")
+    assert done.stderr.startswith("line 1: 1e-09 seconds are fewer than the")
 
 
 def test_refused_lines_are_named_and_the_others_kept(lines: Path) -> None:

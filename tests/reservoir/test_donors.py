@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 
 from stormdrop.ir.tensor import Task
 from stormdrop.ops.catalogue import build
+from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
+from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target
 from tests.support.own_rules import Reverse
-from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task
+from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, make_verdict, small_task
 
 WANTED = small_task(64)
 
@@ -105,3 +109,63 @@ def test_every_donors_schedule_can_be_refitted() -> None:
             add(store, with_epilogue(2 * size), seed=k)
         for donor in store.donors(with_epilogue(10), HERE):
             assert refit(donor.schedule, donor.task, with_epilogue(10), HERE)
+
+
+# ---- winners that a later tuning confirmed
+
+
+def unchallenged(record: Record) -> Verdict:
+    """For an incumbent that nothing seemed faster than."""
+    return replace(make_verdict(record), method=NO_CHALLENGER, against_seconds=1e-3)
+
+
+def winners(store: Store) -> list[tuple[Schedule, str]]:
+    """What tuning here decided for, and how; donors are of the same schedules."""
+    found = [(verdict.schedule, verdict.method) for verdict, _ in store.decided(HERE)]
+    assert [donor.schedule for donor in store.donors(WANTED, HERE)] == [schedule for schedule, _ in found]
+    return found
+
+
+def rows(store: Store) -> int:
+    return store._database.read(lambda c: int(c.execute("SELECT count(*) FROM verdict").fetchone()[0]))
+
+
+def test_a_winner_that_nothing_challenged_later_is_still_a_winner() -> None:
+    winner, default, other = legal_records(3)
+    with Store.in_memory() as store:
+        store.add_verdicts([make_verdict(winner, default)])
+        for _ in range(3):
+            store.add_verdicts([unchallenged(winner)])
+            assert winners(store) == [(winner.schedule, NO_CHALLENGER)]
+            assert store.verdict(small_task(), HERE) == unchallenged(winner)
+        assert rows(store) == 2  # the one that holds, and the win that it confirms
+        store.add_verdicts([make_verdict(other, winner)])
+        assert winners(store) == [(other.schedule, "duel")]
+        assert rows(store) == 1
+
+
+def test_a_default_that_nothing_challenged_is_no_winner_whatever_won_elsewhere() -> None:
+    default, winner = legal_records(2)
+    cold = replace(winner, target=HERE.with_cold_weights(True))
+    with Store.in_memory() as store:
+        store.add_verdicts([make_verdict(winner, default)])
+        store.add_verdicts([unchallenged(default), unchallenged(cold)])
+        assert winners(store) == []
+        store.add_verdicts([replace(make_verdict(default, winner), provenance="imported"), unchallenged(default)])
+        assert winners(store) == []
+        store.add_verdicts([unchallenged(default)])
+        assert winners(store) == []
+
+
+@pytest.mark.parametrize("has_won", [True, False])
+def test_an_import_knows_a_confirmed_winner_from_a_default(has_won: bool) -> None:
+    winner, default = legal_records(2)
+    with Store.in_memory() as store, Store.in_memory() as other:
+        store.add([replace(winner, verified=True)])
+        store.add_verdicts([make_verdict(winner, default)] if has_won else [])
+        store.add_verdicts([unchallenged(winner)])
+        file = io.StringIO()
+        store.export(file)
+        done = other.import_(io.BytesIO(file.getvalue().encode()), HERE)
+        assert (done.kept, done.refusals) == (3 if has_won else 2, 0)
+        assert len(other.donors(WANTED, HERE)) == int(has_won)

@@ -198,6 +198,23 @@ def test_a_winner_that_a_later_duel_confirmed_keeps_its_gain_over_the_default() 
     assert entry.gain == pytest.approx(default.result.seconds / winner.result.seconds)
 
 
+def test_a_winner_that_beat_an_earlier_winner_has_its_gain_over_the_default() -> None:
+    case = cases()[0]
+    with Store.in_memory() as store:
+        found = records(case, lambda features, _: np.linspace(1e-3, 2e-3, len(features)))
+        winner, default = (next(r for r in found if r.schedule == s) for s in (case.winner, case.default))
+        earlier = next(r for r in found if r.schedule not in (case.winner, case.default))
+        store.add(found)
+        store.add_verdicts([replace(make_verdict(winner, earlier), against_seconds=1.01e-3)])
+        (entry,) = donors_of_store(store, HERE)
+        assert isinstance(winner.result, Timing)
+        assert isinstance(default.result, Timing)
+        assert entry.gain == pytest.approx(default.result.seconds / winner.result.seconds)
+        store.prune(max_bytes=0)
+        (entry,) = donors_of_store(store, HERE)
+        assert entry.gain == pytest.approx(1.01)  # nothing says what the default was: over the incumbent
+
+
 def test_what_was_learned_lies_beside_the_store_until_the_store_teaches_less(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     with filled(learnable, path) as store:

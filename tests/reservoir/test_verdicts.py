@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.reservoir.lines import LEAST_SECONDS
+from stormdrop.reservoir.claims import LEAST_SECONDS
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.space.rules import RULES
