@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.reuse.known import Known, known_of
 from benchmarks.reuse.table import Recipient, Table, allowed, mark_of
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Timing
 from stormdrop.reservoir.opening import copy_of
 from stormdrop.reservoir.record import DONOR, Record
 from stormdrop.reservoir.store import Store
-from stormdrop.search.tune import versions
 from stormdrop.target.machine import Target
 
 
@@ -37,8 +36,8 @@ class HeldOutStores:
     """For each recipient a store in memory with all that may be known where its models are held out. What a search adds
     to it is forgotten.
 
-    `trials` holds the trials of searches from nothing. For a task that is not in it, the store gets the winner in the
-    table alone.
+    `trials` holds the trials of searches from nothing. For a task that is not in it, the store gets what the table has:
+    the default, re-fitted donors and the winner.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class HeldOutStores:
     ) -> None:
         self._table, self._tasks, self._target, self._trials, self._folder = table, tasks, target, trials, folder
         self._paths: dict[frozenset[str], Path] = {}
+        self._known: dict[str, Known] = {}
 
     def store_for(self, held_out: Recipient) -> Store:
         families = self._table.families(held_out)
@@ -64,16 +64,17 @@ class HeldOutStores:
         if search is None or recipient.id not in self._tasks:
             return
         task, target = self._tasks[recipient.id], self._target.with_cold_weights(recipient.is_cold)
+        links = self._table.links.get(recipient.id, ())
+        marks = {mark for link in links if link.donor in donors for mark in link.marks}
         if self._trials is not None and self._trials.known(task, target):
-            links = self._table.links.get(recipient.id, ())
-            marks = {mark for link in links if link.donor in donors for mark in link.marks}
 
             def kept(record: Record) -> Record | None:
                 return record if record.strategy != DONOR or mark_of(record.schedule) in marks else None
 
             _copy(self._trials, store, task, target, kept)
             return
-        seconds = self._table.default_seconds[recipient.id] * search.ratio
-        timing = Timing(seconds, 0.0, 1, 0.0, samples=(seconds,))
-        model = next(iter(recipient.calls))
-        store.add([Record(task, search.winner, target, timing, versions(target), model=model, verified=True)])
+        if recipient.id not in self._known:
+            self._known[recipient.id] = known_of(self._table, recipient, self._tasks, target, is_best=False)
+        known = self._known[recipient.id]
+        store.add([known.default, *(record for mark, record in known.donated.items() if mark in marks)])
+        store.add_verdicts([known.verdict])

@@ -12,7 +12,7 @@ The model is a function of its rows, in whatever order they came, and of its set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.cost.sample import sampled
 from stormdrop.space.features import FeatureSet, widened
-from stormdrop.space.scorer import Scorer, TreeNode
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -160,14 +159,6 @@ class CostModel:
                 scores += self._output(own, wide)
         return np.nan_to_num(scores, nan=-LARGE, posinf=LARGE, neginf=-LARGE)
 
-    def scorer(self) -> Scorer | None:
-        """The shared trees as data: what `predict` gives for a group of which nothing is known. None without trees."""
-        if self._shared is None:
-            return None
-        dumped = self._shared.trees.dump_model()["tree_info"]
-        trees = tuple(_flat(tree["tree_structure"]) for tree in dumped)
-        return Scorer(trees, self.settings.prior_share)
-
     def _base(
         self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None
     ) -> NDArray[np.float64]:
@@ -278,26 +269,6 @@ class CostModel:
 
     def _widened(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         return widened(rows, self._features)
-
-
-def _flat(root: Mapping[str, Any]) -> tuple[TreeNode, ...]:
-    """The nodes of one of LightGBM's trees, a parent before its children."""
-    order = [root]
-    for node in order:
-        if "leaf_value" not in node:
-            order += [node["left_child"], node["right_child"]]
-    place = {id(node): k for k, node in enumerate(order)}
-    return tuple(
-        (float(node["leaf_value"]),)
-        if "leaf_value" in node
-        else (
-            int(node["split_feature"]),
-            float(node["threshold"]),
-            place[id(node["left_child"])],
-            place[id(node["right_child"])],
-        )
-        for node in order
-    )
 
 
 def _is_due(rows: int, before: int, least: int, growth: float) -> bool:

@@ -89,5 +89,5 @@ def relative_seconds(
     except StormdropError:
         return inf, "absent"
     rows = np.concatenate([sketch.features(point[None]) for sketch, point in places])
-    scores = scorer.scores(rows.astype(np.float32), judge_of(target).features)
-    return float(2.0 ** (scores[0] - scores[1:].max())), "predicted"
+    gains = scorer.gains(rows[1:], rows[0], judge_of(target).features)
+    return float(2.0 ** -gains.max()), "predicted"

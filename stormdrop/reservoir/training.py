@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stormdrop.cost.sample import sampled
 from stormdrop.errors import UserError
 from stormdrop.reservoir.measured import by_sketch, trials_of
-from stormdrop.reservoir.record import group_name
+from stormdrop.reservoir.record import DEFAULT, group_name
 from stormdrop.reservoir.rows import target_of
 from stormdrop.reservoir.sql import id_of
 from stormdrop.space.judge import judge_of
@@ -48,21 +48,26 @@ class TrainingRows:
 
 
 def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
-    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks."""
+    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks, and
+    all trials of default schedules.
+    """
     wanted = judge_of(target).features
     machine = id_of(c, "machine", key=target.key())
     # The index covers what sampling needs, so only the sampled trials are read from the table.
     query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
     known = sorted(c.execute(query, (machine,)).fetchall())
     seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
-    chosen = sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()
+    chosen = {known[k][0] for k in sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()}
+    if len(chosen) < len(known):
+        defaults = c.execute("SELECT id FROM trial WHERE machine_id = ? AND strategy = ?", (machine, DEFAULT))
+        chosen |= {id for (id,) in defaults}
     current = [id for id, text in c.execute("SELECT id, json FROM target") if _judges_alike(text, target)]
     rows = c.execute(
         """SELECT CASE WHEN feature_version = ? AND length(features) = ?
                 AND trial.target_id IN (SELECT value FROM json_each(?)) THEN features END,
             seconds, 2 * task_id + cold, trial.id, strategy, model, samples
         FROM trial WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id""",
-        (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps([known[k][0] for k in chosen])),
+        (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps(sorted(chosen))),
     ).fetchall()
     anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
     found: list[Any] = [

@@ -123,8 +123,8 @@ def predictions(
             continue  # written by another version, with rules or a format that this one does not have
     donors.pop(default_schedule, None)
     candidates = [default, *(replay(task, schedule, target, rules) for schedule in donors)]
-    scores = scorer.scores(_features(candidates), judge_of(target).features)
-    gains = 2.0 ** (scores[1:] - scores[0])
+    rows = _features(candidates)
+    gains = 2.0 ** scorer.gains(rows[1:], rows[0], judge_of(target).features)
     found = [Refitted(schedule, name, float(gain)) for (schedule, name), gain in zip(donors.items(), gains)]
     return sorted(found, key=lambda f: -f.predicted)
 

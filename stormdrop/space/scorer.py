@@ -1,9 +1,10 @@
-"""A learned score of points as plain data: trees over a judge's features, grown by `stormdrop.cost.model`.
+"""Predicted gains as plain data: trees over differences of a judge's features, grown by `stormdrop.cost.gain_trees`.
 
-    score = (1 - prior_share) · (sum of the trees' outputs)  -  prior_share · log2(estimate)
+    gain of a point over a reference = (1 - prior_share) · (sum of the trees' outputs for the difference of their rows)
+                                       - prior_share · log2(estimate of the point / estimate of the reference)
 
-Higher is faster: for two points of one task, the difference of scores predicts log2 of how many times faster the first
-one is. Evaluating a scorer needs numpy alone, so compiling does not load the libraries that grow trees.
+Both are points of one task, the reference being its default schedule. A gain is log2 of how many times faster the point
+is. Evaluating a scorer needs numpy alone, so compiling does not load the libraries that grow trees.
 """
 
 from __future__ import annotations
@@ -18,27 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
-from stormdrop.space.features import FeatureSet, widened
+from stormdrop.space.features import FeatureSet
 
 TreeNode = tuple[float] | tuple[int, float, int, int]
 """A leaf: its value. An inner node: a column of the features, a threshold, and the indices of two child nodes: for rows
-whose feature is at most the threshold, and for other rows."""
+whose difference is at most the threshold, and for other rows."""
 MOST_NODES = 1 << 12
 MOST_TREES = 1 << 12
+LARGE = 1e30
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """Trees as lists of nodes, a parent before its children, and the share of the estimate in a score."""
+    """Trees as lists of nodes, a parent before its children, and the share of the estimate in a prediction."""
 
     trees: tuple[tuple[TreeNode, ...], ...]
     prior_share: float
 
-    def scores(self, rows: NDArray[Any], features: FeatureSet) -> NDArray[np.float64]:
-        """One score for each row of features. Only scores of one task may be compared."""
-        prior = -rows[:, features.index("prior")].astype(np.float64)
-        grown = self._outputs(widened(rows, features))
-        return (1.0 - self.prior_share) * grown + self.prior_share * prior
+    def gains(self, rows: NDArray[Any], reference: NDArray[Any], features: FeatureSet) -> NDArray[np.float64]:
+        """For each row of features, the predicted gain of its point over the one whose features are `reference`."""
+        differences = differences_from(rows, reference)
+        prior = -differences[:, features.index("prior")].astype(np.float64)
+        return (1.0 - self.prior_share) * self._outputs(differences) + self.prior_share * prior
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -53,14 +55,14 @@ class Scorer:
                 places[t, k] = (0, k, k) if len(node) == 1 else (node[0], node[2], node[3])
         return numbers, places
 
-    def _outputs(self, wide: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _outputs(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         """The sum of the trees' outputs for each row. All rows descend all trees by one level per iteration."""
         numbers, places = self._tables
-        tree, row = np.arange(len(self.trees))[:, None], np.arange(len(wide))[None, :]
-        at = np.zeros((len(self.trees), len(wide)), np.int64)
+        tree, row = np.arange(len(self.trees))[:, None], np.arange(len(rows))[None, :]
+        at = np.zeros((len(self.trees), len(rows)), np.int64)
         while True:
             column, lower, upper = np.moveaxis(places[tree, at], -1, 0)
-            child = np.where(wide[row, column] <= numbers[tree, at], lower, upper)
+            child = np.where(rows[row, column] <= numbers[tree, at], lower, upper)
             if np.array_equal(child, at):
                 return numbers[tree, at].sum(axis=0)
             at = child
@@ -80,6 +82,13 @@ class Scorer:
         return Scorer(trees, share)
 
 
+def differences_from(rows: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float32]:
+    """What sets points apart from the reference, feature by feature: logarithms of ratios."""
+    with np.errstate(invalid="ignore"):
+        differences = np.asarray(rows, np.float32) - np.asarray(reference, np.float32)
+    return np.nan_to_num(differences, nan=0.0, posinf=LARGE, neginf=-LARGE)
+
+
 def _tree(data: Any, features: FeatureSet) -> tuple[TreeNode, ...]:
     """The nodes of one tree. Raises ValueError for children that do not exist or do not come after their parent."""
     nodes = cast(Sequence[Any], data)
@@ -92,7 +101,7 @@ def _tree(data: Any, features: FeatureSet) -> tuple[TreeNode, ...]:
                 found.append((float(value),))
             case [int(column), threshold, int(lower), int(upper)] if (
                 isfinite(threshold)
-                and 0 <= column < features.width
+                and 0 <= column < len(features)
                 and k < min(lower, upper)
                 and max(lower, upper) < len(nodes)
             ):

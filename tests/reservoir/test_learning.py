@@ -30,10 +30,9 @@ Seconds = Callable[[np.ndarray, Rng], np.ndarray]
 """The times of trials, from their features."""
 
 
-def held_out(predicted: list[float], gained: list[float], fold: list[int] | None = None) -> HeldOut:
+def held_out(predicted: list[float], gained: list[float], seconds: list[float] | None = None) -> HeldOut:
     """By factors."""
-    folds = np.array(fold or [0] * len(predicted), np.int64)
-    return HeldOut(np.log2(predicted), np.log2(gained), np.full(len(predicted), 1e-3), folds)
+    return HeldOut(np.log2(predicted), np.log2(gained), np.array(seconds or [1e-3] * len(predicted)))
 
 
 def test_the_margin_is_the_least_at_which_picks_pay() -> None:
@@ -57,11 +56,11 @@ def test_too_few_picks_decide_nothing() -> None:
     assert margin_of(held_out([0.9] * 50, [1.1] * 50)) is None
 
 
-def test_a_margin_at_which_one_model_becomes_slower_is_too_small() -> None:
-    predicted, gained = [1.05] * 12 + [1.2] * 8, [1.3] * 10 + [0.97] * 2 + [1.3, 1.2] * 4
+def test_a_margin_at_which_picks_cost_more_seconds_than_they_save_is_too_small() -> None:
+    predicted, gained = [1.05] * 12 + [1.2] * 8, [1.3] * 10 + [0.7] * 2 + [1.3, 1.2] * 4
     assert margin_of(held_out(predicted, gained)) == pytest.approx(1.05)
-    fold = [0] * 10 + [1] * 2 + [0] * 8
-    assert margin_of(held_out(predicted, gained, fold)) == pytest.approx(1.2)
+    seconds = [1e-3] * 10 + [1e-1] * 2 + [1e-3] * 8
+    assert margin_of(held_out(predicted, gained, seconds)) == pytest.approx(1.2)
 
 
 @dataclass(frozen=True, slots=True)
