@@ -5,6 +5,7 @@ budgets.py     how much time and how many trials each pass spends
 networks.py    the tasks of models, and a whole model's time with the best known schedules
 recording.py   the passes that measure
 turns.py       candidates timed in turns with the default
+known.py       what a table knows of a task, as a store has it
 held_out.py    stores that hold what a held-out model may know
 zero.py        what compiling takes unmeasured
 figures.py     gains of search, by donor model, by pool of models; time to the best known: arithmetic on a table

@@ -12,6 +12,7 @@
     python -m benchmarks.reuse gain                            # time to the best known, with reuse and from nothing
     python -m benchmarks.reuse zero                            # schedules that are taken unmeasured
     python -m benchmarks.reuse all --table                     # every stored table, as docs/figures.md has them
+    python -m benchmarks.reuse store --store made.sqlite       # a store of what the table knows, to make a portfolio of
 
 A table is benchmarks/results/reuse-CPU-ISA-THREADS.jsonl. The file beside it that ends in .sqlite is a store with the
 trials of the searches. Cost models learn from it where a model is held out; the figures do not need it. Recording needs
@@ -32,14 +33,16 @@ from typing import Any
 
 from benchmarks.reuse.budgets import PASSES, Budgets, Pass, expected_seconds
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
+from benchmarks.reuse.known import known_of
 from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
 from benchmarks.reuse.recording import Recorder
-from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, stored_tables
+from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, recipient_id, stored_tables
 from benchmarks.reuse.text import PARTS, report, value_text
 from benchmarks.reuse.zero import learn
 from stormdrop import zoo
 from stormdrop.errors import UserError
+from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import nominal
 from stormdrop.target.cpu import Cpu
@@ -107,6 +110,22 @@ def record(given: argparse.Namespace, path: Path) -> None:
                     recorder.models(names)
 
 
+def made_store(table: Table, target: Cpu, path: Path) -> int:
+    """Write a store with what a table knows of its tasks, their best known schedules as verdicts; return how many."""
+    tasks: dict[str, Task] = {}
+    for name in table.model_names:
+        for use in partition_of(name).tasks:
+            ids = [recipient_id(use.task.digest, is_cold) for is_cold in (False, True)]
+            tasks |= {id: use.task for id in ids if (id, "nothing") in table.searches}
+    with Store.open(path) as store:
+        for recipient in (r for r in table.recipients.values() if r.id in tasks):
+            own = target.with_cold_weights(recipient.is_cold)
+            known = known_of(table, recipient, tasks, own, is_best=True)
+            store.add([known.default, *known.donated.values()])
+            store.add_verdicts([known.verdict])
+    return len(tasks)
+
+
 def copied(path: Path, folder: Path) -> Path:
     """A copy of a table, if there is one, that may be written to."""
     there = folder / path.name
@@ -129,7 +148,7 @@ def as_json(table: Table, part: str) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", *PARTS, "all"])
+    parser.add_argument("what", choices=["record", *PARTS, "all", "store"])
     parser.add_argument("models", nargs="*", help="of the zoo (default: ten)")
     parser.add_argument("--four", action="store_true", help=f"instead of ten models: {', '.join(FOUR)}")
     parser.add_argument("--threads", type=int, default=None)
@@ -145,6 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what recording would take, and do nothing")
     parser.add_argument("--table", action="store_true", help="what is stored, as docs/figures.md has it")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--store", type=Path, default=None, help="of `store`: the file to write")
     parser.add_argument("--plot", type=Path, default=None, help="draw the matrix into this file")
     given = parser.parse_intermixed_args(arguments)
     try:
@@ -159,6 +179,11 @@ def main(arguments: list[str] | None = None) -> None:
         rows = read_rows(path)
         if not rows:
             raise UserError(f"nothing is recorded in {path}")
+        if given.what == "store":
+            if given.store is None or given.store.exists():
+                raise UserError("give --store FILE, a file that does not exist yet")
+            say(f"{made_store(Table.of(rows), target_for(given), given.store)} tasks in {given.store}")
+            return
         show(Table.of(rows), given)
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -67,6 +67,6 @@ def known_of(table: Table, recipient: Recipient, tasks: Mapping[str, Task], targ
         chosen, ratio = best.schedule, best.ratio
     if ratio >= 1:
         chosen, ratio = default, 1.0
-    against, method = (default, NO_CHALLENGER) if chosen == default else (default, "duel")
-    decided = chosen, ratio * seconds, against, seconds, method, 1, CHECKED
+    method = NO_CHALLENGER if chosen == default else "duel"
+    decided = chosen, ratio * seconds, default, seconds, method, 1, CHECKED
     return Known(record(default, 1.0, DEFAULT), donated, Verdict(task, target, *decided, versions(target), ""))
