@@ -11,7 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-from benchmarks.reuse.table import DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of
+from benchmarks.reuse.table import (
+    DonorLink,
+    ModelWorth,
+    Recipient,
+    SearchKind,
+    Table,
+    donors_in,
+    family_of,
+    mark_of,
+)
 from stormdrop.search.reuse import MOST_DONORS
 
 NEAR = 1.02
@@ -42,6 +51,13 @@ def best_ratio(table: Table, recipient: Recipient) -> float:
     """The ratio of the best known schedule; 1 where that is the default."""
     best = table.best.get(recipient.id)
     return 1.0 if best is None else min(1.0, best.ratio)
+
+
+def judged_best(table: Table, recipient: Recipient) -> float:
+    """The same as timed in the turns of the searches' improvements, if it was: then both are compared alike."""
+    best, judged = table.best.get(recipient.id), table.judged.get(recipient.id, {})
+    timed = None if best is None else judged.get(mark_of(best.schedule))
+    return best_ratio(table, recipient) if timed is None else min(1.0, timed)
 
 
 # ---- value of search -------------------------------------------------------------------------------------------------
@@ -273,7 +289,7 @@ def gain(table: Table) -> Gain:
     reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("again", *kinds)}
     for recipient in searched:
         budget = table.searches[recipient.id, "again"].seconds
-        wanted = NEAR * best_ratio(table, recipient)
+        wanted = NEAR * judged_best(table, recipient)
         for kind, seconds in reached.items():
             until = table.searches[recipient.id, kind].seconds_until(wanted)
             seconds.append(budget if until is None else until)
@@ -291,7 +307,7 @@ def _saved(table: Table, tasks: Sequence[Recipient], kind: SearchKind) -> float:
         long, seconds = table.searches[recipient.id, "long"], table.default_seconds[recipient.id]
         weight = seconds * sum(recipient.calls.values())
         early += weight * (1 - table.searches[recipient.id, kind].ratio_after(EARLY * long.seconds))
-        late += weight * (1 - min(1.0, long.ratio))
+        late += weight * (1 - min(1.0, long.final_ratio))
     return early / late if late > 0 else 1.0
 
 

@@ -49,7 +49,10 @@ from stormdrop.target.cpu import Cpu
 DONOR_LOADS, DONOR_ROUNDS = 4, 1
 """`loads` and `rounds` of `in_turns`, for re-fitted donors."""
 CURVE_LOADS, CURVE_ROUNDS = 4, 2
-"""The same for the improvements of a search, and for the choice among a duel's finalists."""
+"""The same for the winner of a search, and for the choice among a duel's finalists."""
+JUDGED_LOADS, JUDGED_ROUNDS = 6, 2
+"""The same for the improvements of the searches that are compared."""
+COMPARED: tuple[SearchKind, ...] = ("only", "seed", "again", "long")
 DUEL_LOADS = 12
 FINALISTS = 4
 CURVE_POINTS = 10
@@ -155,10 +158,12 @@ class Recorder:
         self._each("reuse seed", self._gaining("seed"), lambda r: self._search(r, "seed", stores))
         self._each("once more", self._gaining("again"), lambda r: self._search(r, "again", None))
         self.duels()
+        self.curves()
 
     def long(self) -> None:
         self._each("long", self._gaining("long"), lambda r: self._search(r, "long", None))
         self.duels()
+        self.curves()
 
     def _gaining(self, kind: SearchKind) -> list[Recipient]:
         return [r for r in self._without(kind) if self.table.has_gain(r)]
@@ -194,9 +199,12 @@ class Recorder:
         if tuned.interrupted:
             raise KeyboardInterrupt
         spent = self._clock() - began
-        points = [*spread(bests, CURVE_POINTS), (spent, tuned.trials, tuned.best)]
-        turns = self._in_turns(recipient, [s for _, _, s in points], CURVE_LOADS, CURVE_ROUNDS)
-        curve = [[round(at, 3), number, turns.ratio(s)] for at, number, s in points if s in turns.loads]
+        points = (
+            [*spread(bests, CURVE_POINTS), (spent, tuned.trials, tuned.best)]
+            if self._is_compared(kind, recipient)
+            else []
+        )
+        turns = self._in_turns(recipient, [tuned.best], CURVE_LOADS, CURVE_ROUNDS)
         ratio = turns.ratio(tuned.best)
         if kind == "nothing" and self._trials is not None:
             keep_trials(self._trials, store, task, target, next(iter(recipient.calls)))
@@ -205,7 +213,8 @@ class Recorder:
                 "kind": "search",
                 "id": recipient.id,
                 "how": kind,
-                "curve": curve,
+                "curve": [[round(at, 3), number, mark_of(s)] for at, number, s in points],
+                "schedules": {mark_of(s): s.to_json() for _, _, s in points},
                 "seconds": round(spent, 3),
                 "trials": tuned.trials,
                 "budget_seconds": seconds,
@@ -215,6 +224,28 @@ class Recorder:
             }
         )
         return f"{1 / ratio:.3f} times the default's speed after {tuned.trials} trials"
+
+    def _is_compared(self, kind: SearchKind, recipient: Recipient) -> bool:
+        return kind in COMPARED and self.table.has_gain(recipient)
+
+    def curves(self) -> None:
+        """Time the improvements of searches that are compared, and the best known, in the same turns: what 2 % is to be
+        told apart by must not come from different occasions.
+        """
+        self._each("curves", [r for r in self.recipients if self._unjudged(r)], self._judge)
+
+    def _unjudged(self, recipient: Recipient) -> bool:
+        wanted, best = self.table.improvements.get(recipient.id), self.table.best.get(recipient.id)
+        if not wanted or best is None:
+            return False
+        return not {*wanted, mark_of(best.schedule)} <= set(self.table.judged.get(recipient.id, ()))
+
+    def _judge(self, recipient: Recipient) -> str:
+        schedules = [*self.table.improvements[recipient.id].values(), self.table.best[recipient.id].schedule]
+        turns = self._in_turns(recipient, schedules, JUDGED_LOADS, JUDGED_ROUNDS)
+        ratios = {mark_of(s): turns.ratio(s) for s in schedules if s in turns.loads}
+        self._append({"kind": "curves", "id": recipient.id, "ratios": ratios, "default_seconds": turns.default_seconds})
+        return f"{len(ratios)} improvements timed in turns"
 
     # ---- donors ----------------------------------------------------------------------------------------------------
 

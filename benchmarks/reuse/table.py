@@ -1,7 +1,8 @@
 """The table of a machine: one line of JSON for each measurement that was finished.
 
     recipient   a task to be scheduled, at a temperature: its keys, and how often each recorded model calls it
-    search      one search for a recipient: its curve, every improvement timed again in turns with the default
+    search      one search for a recipient: its winner, timed again in turns with the default; its improvements
+    curves      the improvements of a recipient's searches and its best known schedule, all timed in the same turns
     donors      the re-fitted winners of other tasks, timed in turns with the recipient's default
     duel        the best known schedule of a recipient against its default, measured anew
     unmeasured  the schedule that a recipient takes unmeasured where its models are held out, timed afterwards
@@ -17,7 +18,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
@@ -118,16 +119,22 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """The best schedule of a search after some seconds and trials; `ratio` was timed after the search."""
+    """The best schedule of a search after some seconds and trials. `ratio` was timed after the search; None: it was not
+    timed yet.
+    """
 
     seconds: float
     trial: int
-    ratio: float
+    ratio: float | None
+    mark: str = ""
+    """Of the schedule; empty in rows whose curves were timed at the end of each search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search. `curve` begins with the first candidate that it timed; `ratio` is the winner's, timed afterwards."""
+    """One search. `curve` begins with the first candidate that it timed and ends with the winner; `ratio` is the
+    winner's, timed afterwards.
+    """
 
     kind: SearchKind
     curve: Sequence[CurvePoint]
@@ -140,10 +147,16 @@ class Search:
 
     def ratio_after(self, seconds: float) -> float:
         """The ratio of the search's best after some seconds; 1, the default's, before it has one."""
-        return next((p.ratio for p in reversed(self.curve) if p.seconds <= seconds), 1.0)
+        return next((p.ratio for p in reversed(self.curve) if p.seconds <= seconds and p.ratio is not None), 1.0)
 
     def seconds_until(self, ratio: float) -> float | None:
-        return next((p.seconds for p in self.curve if p.ratio <= ratio), None)
+        return next((p.seconds for p in self.curve if p.ratio is not None and p.ratio <= ratio), None)
+
+    @property
+    def final_ratio(self) -> float:
+        """The winner's, timed in the turns of `curves` if it was."""
+        last = self.curve[-1].ratio if self.curve else None
+        return self.ratio if last is None else last
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +229,10 @@ class Table:
     """By recipient, from its latest duel."""
     tried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By recipient: marks of the schedules that its duels chose from."""
+    judged: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    """By recipient and mark: ratios that were timed in the turns of its row `curves`."""
+    improvements: dict[str, dict[str, Schedule]] = field(default_factory=dict[str, dict[str, Schedule]])
+    """By recipient and mark: the schedules of its searches' curves."""
     unmeasured: dict[str, float | None] = field(default_factory=dict[str, float | None])
     """By recipient: the ratio of the schedule that is taken unmeasured; None where that is the default."""
     models: dict[str, ModelWorth] = field(default_factory=dict[str, ModelWorth])
@@ -244,11 +261,20 @@ class Table:
                 families = frozenset(map(family_of, row["calls"]))
                 self._families[row["digest"]] = self._families.get(row["digest"], frozenset()) | families
             case "search":
-                curve = [CurvePoint(*point) for point in row["curve"]]
+                ratios, schedules = self.judged.get(id, {}), row.get("schedules", {})
+                curve = [_point(at, number, timed, ratios) for at, number, timed in row["curve"]]
                 spent = row["seconds"], row["trials"], row["budget_seconds"]
                 found = Search(row["how"], curve, *spent, Schedule.from_json(row["winner"]), row["ratio"])
                 self.searches[id, row["how"]] = found
+                read = {mark: Schedule.from_json(schedule) for mark, schedule in schedules.items()}
+                self.improvements.setdefault(id, {}).update(read)
                 self.default_seconds[id] = row["default_seconds"]
+            case "curves":
+                ratios = self.judged[id] = dict(row["ratios"])
+                for key, search in self.searches.items():
+                    if key[0] == id:
+                        curve = [_point(p.seconds, p.trial, p.mark or p.ratio, ratios) for p in search.curve]
+                        self.searches[key] = replace(search, curve=curve)
             case "donors":
                 self.ratios.setdefault(id, {}).update({m: HalfRatios(*halves) for m, halves in row["ratios"].items()})
                 links = [DonorLink(d, key, far, tuple(marks)) for d, (key, far, marks) in row["donors"].items()]
@@ -288,6 +314,13 @@ class Table:
     def weight(self, recipient: Recipient, model: str) -> float:
         """Seconds that a model spends in the task with its default schedule."""
         return recipient.calls[model] * self.default_seconds[recipient.id]
+
+
+def _point(seconds: float, trial: int, timed: float | str | None, ratios: Mapping[str, float]) -> CurvePoint:
+    """`timed`: a ratio, or the mark of a schedule whose ratio is among `ratios` once it was timed."""
+    if isinstance(timed, str):
+        return CurvePoint(seconds, trial, ratios.get(timed), timed)
+    return CurvePoint(seconds, trial, timed)
 
 
 def is_allowed(table: Table, donor: Recipient, held_out: Recipient) -> bool:

@@ -23,9 +23,10 @@ from benchmarks.reuse.figures import (
     zero,
 )
 from benchmarks.reuse.picture import save_matrix
-from benchmarks.reuse.table import Row, SearchKind, Table, allowed, donors_in, family_of
+from benchmarks.reuse.table import Row, SearchKind, Table, allowed, donors_in, family_of, mark_of
 from benchmarks.reuse.text import gain_text, report
 from stormdrop import zoo
+from stormdrop.space.schedule import Schedule
 
 SCHEDULE = {"class": "v0", "variant": 0, "steps": [], "values": {}}
 ORIGIN = {"cpu": "a machine", "target": "cpu/avx2/2", "commit": "c0ffee"}
@@ -216,6 +217,21 @@ def test_a_search_that_never_comes_near_the_best_known_counts_as_the_whole_budge
     assert found.reached["only"] == [10.0, 1.0] * 10
     assert found.time_ratio("seed") == pytest.approx(2 / 8)
     assert found.time_ratio("only") == pytest.approx((10 / 8 * 1 / 8) ** 0.5)
+
+
+def test_what_was_timed_in_the_same_turns_decides_when_a_search_is_near_the_best_known() -> None:
+    """The duel saw a faster machine than the searches did: only ratios of one occasion are compared."""
+    best = mark_of(Schedule.from_json(SCHEDULE))
+    rows: list[Row] = [recipient("t", {"m": 1}), duel("t", 0.5)]
+    ends: dict[SearchKind, float] = {"again": 4.0, "only": 1.0, "seed": 2.0}
+    for how, at in ends.items():
+        row = search("t", how, [(0.5, 0.9), (at, 0.6)])
+        rows.append(row | {"curve": [[0.5, 1, "early"], [at, 2, best]], "schedules": {best: SCHEDULE}})
+    assert gain(Table.of(rows)).reached["seed"] == [10.0]
+    judged = {"kind": "curves", "id": "t/warm", "ratios": {"early": 0.7, best: 0.6}, "default_seconds": 1.0, **ORIGIN}
+    found = Table.of([*rows, judged])
+    assert gain(found).reached == {"again": [4.0], "only": [1.0], "seed": [2.0]}
+    assert found.searches["t/warm", "seed"].final_ratio == 0.6
 
 
 def test_what_is_saved_early_is_compared_with_what_a_long_search_saves_in_the_end() -> None:

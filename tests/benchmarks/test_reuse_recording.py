@@ -128,7 +128,18 @@ def test_ratios_are_those_of_the_measurer(recorded: Path) -> None:
         assert not isinstance(default, Failure)
         assert not isinstance(winner, Failure)
         assert search.ratio == pytest.approx(winner.seconds / default.seconds, abs=1e-4)
-        assert search.curve[-1].ratio == search.ratio
+        assert search.final_ratio == search.ratio
+
+
+def test_improvements_of_compared_searches_are_timed_in_the_turns_of_the_best_known(recorded: Path) -> None:
+    table = Table.of(read_rows(recorded))
+    gaining = [r for r in table.recipients.values() if table.has_gain(r)]
+    assert gaining
+    for (id, kind), search in table.searches.items():
+        is_compared = kind != "nothing" and table.recipients[id] in gaining
+        assert bool(search.curve) == is_compared
+        assert [p.ratio for p in search.curve] == [table.judged[id][p.mark] for p in search.curve]
+    assert all(mark_of(table.best[r.id].schedule) in table.judged[r.id] for r in gaining)
 
 
 def test_every_task_is_timed_with_the_winners_of_all_others(recorded: Path) -> None:
