@@ -122,6 +122,13 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert all(chosen(use.task) is not None for use in tasks)
 
 
+def test_a_task_ends_when_patience_does(tmp_path: Path) -> None:
+    impatient = ran(dense(tmp_path), "--trials", "400", "--search", "random", "--patience", "1", "--json")
+    report: dict[str, Any] = json.loads(impatient.stdout)
+    assert report["stopped"] == "nothing left"
+    assert report["trials"] < 400
+
+
 def test_what_is_not_kept_is_not_called_stored(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Store, records: object) -> None:
         raise StoreFull("the disk is full")
