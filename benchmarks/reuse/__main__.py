@@ -89,6 +89,8 @@ def record(given: argparse.Namespace, path: Path) -> None:
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
         measurers = measurers_for(target, networks, stack)
         recorder = Recorder(TableFile(path), networks, target, measurers, budgets, trials, say)
+        if given.recipients:
+            recorder.recipients = [r for r in recorder.recipients if set(r.calls) & set(given.recipients)]
         expected = expected_seconds(recorder.table, recorder.recipients, budgets, passes)
         minutes = ", ".join(f"{name} {seconds / 60:.0f}" for name, seconds in expected.items())
         say(f"{len(recorder.recipients)} tasks; minutes to expect: {minutes}; in all {sum(expected.values()) / 60:.0f}")
@@ -151,6 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("what", choices=["record", *PARTS, "all", "store"])
     parser.add_argument("models", nargs="*", help="of the zoo (default: ten)")
     parser.add_argument("--four", action="store_true", help=f"instead of ten models: {', '.join(FOUR)}")
+    parser.add_argument("--recipients", nargs="+", help="measure only tasks of these models; all give donors")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--isa", choices=["avx2", "avx512", "sse"], default=None)
     parser.add_argument("--results", type=Path, default=None, help="the table, if not that of this machine")
