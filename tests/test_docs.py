@@ -28,7 +28,20 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import stormdrop
-from benchmarks import choice, core, division, gpu, models, ranking, replayed, scaling, search, stopping, transfer
+from benchmarks import (
+    choice,
+    compile_time,
+    core,
+    division,
+    gpu,
+    models,
+    ranking,
+    replayed,
+    scaling,
+    search,
+    stopping,
+    transfer,
+)
 from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
@@ -252,7 +265,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     tables += [scaling.table(recorded("scaling")), gpu.table(recorded("gpu")), stopping.table_of(recorded("stopping"))]
     tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
     tables += [transfer.table(recorded("transfer")), division.table(recorded("division"))]
-    tables += [choice.table(recorded("choice"))]
+    tables += [choice.table(recorded("choice")), compile_time.table(recorded("compile_time"))]
     tables += [report(Table.of(read_rows(path))) for path in stored_tables()]
     return "\n".join([*tables, capsys.readouterr().out])
 

@@ -53,10 +53,10 @@ def best_ratio(table: Table, recipient: Recipient) -> float:
     return 1.0 if best is None else min(1.0, best.ratio)
 
 
-def judged_best(table: Table, recipient: Recipient) -> float:
+def best_in_curves(table: Table, recipient: Recipient) -> float:
     """The same as timed in the turns of the searches' improvements, if it was: then both are compared alike."""
-    best, judged = table.best.get(recipient.id), table.judged.get(recipient.id, {})
-    timed = None if best is None else judged.get(mark_of(best.schedule))
+    best, ratios = table.best.get(recipient.id), table.curve_ratios.get(recipient.id, {})
+    timed = None if best is None else ratios.get(mark_of(best.schedule))
     return best_ratio(table, recipient) if timed is None else min(1.0, timed)
 
 
@@ -286,10 +286,13 @@ def gain(table: Table) -> Gain:
     tasks = gain_tasks(table)
     kinds: tuple[SearchKind, ...] = ("only", "seed")
     searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("again", *kinds))]
+    searched = [
+        r for r in searched if table.improvements.get(r.id, {}).keys() <= table.curve_ratios.get(r.id, {}).keys()
+    ]
     reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("again", *kinds)}
     for recipient in searched:
         budget = table.searches[recipient.id, "again"].seconds
-        wanted = NEAR * judged_best(table, recipient)
+        wanted = NEAR * best_in_curves(table, recipient)
         for kind, seconds in reached.items():
             until = table.searches[recipient.id, kind].seconds_until(wanted)
             seconds.append(budget if until is None else until)

@@ -48,9 +48,9 @@ from stormdrop.target.cpu import Cpu
 
 DONOR_LOADS, DONOR_ROUNDS = 4, 1
 """`loads` and `rounds` of `in_turns`, for re-fitted donors."""
-CURVE_LOADS, CURVE_ROUNDS = 4, 2
+WINNER_LOADS, WINNER_ROUNDS = 4, 2
 """The same for the winner of a search, and for the choice among a duel's finalists."""
-JUDGED_LOADS, JUDGED_ROUNDS = 6, 2
+CURVE_LOADS, CURVE_ROUNDS = 6, 2
 """The same for the improvements of the searches that are compared."""
 COMPARED: tuple[SearchKind, ...] = ("only", "seed", "again", "long")
 DUEL_LOADS = 12
@@ -204,7 +204,7 @@ class Recorder:
             if self._is_compared(kind, recipient)
             else []
         )
-        turns = self._in_turns(recipient, [tuned.best], CURVE_LOADS, CURVE_ROUNDS)
+        turns = self._in_turns(recipient, [tuned.best], WINNER_LOADS, WINNER_ROUNDS)
         ratio = turns.ratio(tuned.best)
         if kind == "nothing" and self._trials is not None:
             keep_trials(self._trials, store, task, target, next(iter(recipient.calls)))
@@ -229,20 +229,20 @@ class Recorder:
         return kind in COMPARED and self.table.has_gain(recipient)
 
     def curves(self) -> None:
-        """Time the improvements of searches that are compared, and the best known, in the same turns: what 2 % is to be
-        told apart by must not come from different occasions.
+        """Time the improvements of searches that are compared, and the best known, in turns with each other, as many at
+        a time as a process can hold: differences of 2 % cannot be told from timings of different occasions.
         """
-        self._each("curves", [r for r in self.recipients if self._unjudged(r)], self._judge)
+        self._each("curves", [r for r in self.recipients if self._has_untimed(r)], self._time_improvements)
 
-    def _unjudged(self, recipient: Recipient) -> bool:
+    def _has_untimed(self, recipient: Recipient) -> bool:
         wanted, best = self.table.improvements.get(recipient.id), self.table.best.get(recipient.id)
         if not wanted or best is None:
             return False
-        return not {*wanted, mark_of(best.schedule)} <= set(self.table.judged.get(recipient.id, ()))
+        return not {*wanted, mark_of(best.schedule)} <= set(self.table.curve_ratios.get(recipient.id, ()))
 
-    def _judge(self, recipient: Recipient) -> str:
+    def _time_improvements(self, recipient: Recipient) -> str:
         schedules = [*self.table.improvements[recipient.id].values(), self.table.best[recipient.id].schedule]
-        turns = self._in_turns(recipient, schedules, JUDGED_LOADS, JUDGED_ROUNDS)
+        turns = self._in_turns(recipient, schedules, CURVE_LOADS, CURVE_ROUNDS)
         ratios = {mark_of(s): turns.ratio(s) for s in schedules if s in turns.loads}
         self._append({"kind": "curves", "id": recipient.id, "ratios": ratios, "default_seconds": turns.default_seconds})
         return f"{len(ratios)} improvements timed in turns"
@@ -358,7 +358,7 @@ class Recorder:
         default = self.default_of(recipient)
         if (before := self.table.best.get(recipient.id)) is not None:
             finalists[before.schedule] = before.origin
-        first = self._in_turns(recipient, finalists, CURVE_LOADS, CURVE_ROUNDS)
+        first = self._in_turns(recipient, finalists, WINNER_LOADS, WINNER_ROUNDS)
         chosen = min(first.loads, key=first.ratio)
         turns = self._in_turns(recipient, [chosen], DUEL_LOADS, 1)
         ratio = turns.ratio(chosen)
@@ -412,7 +412,7 @@ class Recorder:
         if schedule is None or schedule == self.default_of(recipient):
             self._append({"kind": "unmeasured", "id": recipient.id, "ratio": None})
             return "default"
-        turns = self._in_turns(recipient, [schedule], CURVE_LOADS, CURVE_ROUNDS)
+        turns = self._in_turns(recipient, [schedule], WINNER_LOADS, WINNER_ROUNDS)
         if schedule in turns.failures:
             raise RunError(turns.failures[schedule])
         ratio = turns.ratio(schedule)

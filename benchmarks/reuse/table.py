@@ -2,7 +2,7 @@
 
     recipient   a task to be scheduled, at a temperature: its keys, and how often each recorded model calls it
     search      one search for a recipient: its winner, timed again in turns with the default; its improvements
-    curves      the improvements of a recipient's searches and its best known schedule, all timed in the same turns
+    curves      the improvements of a recipient's searches and its best known schedule, timed in turns with each other
     donors      the re-fitted winners of other tasks, timed in turns with the recipient's default
     duel        the best known schedule of a recipient against its default, measured anew
     unmeasured  the schedule that a recipient takes unmeasured where its models are held out, timed afterwards
@@ -229,8 +229,8 @@ class Table:
     """By recipient, from its latest duel."""
     tried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By recipient: marks of the schedules that its duels chose from."""
-    judged: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
-    """By recipient and mark: ratios that were timed in the turns of its row `curves`."""
+    curve_ratios: dict[str, dict[str, float | None]] = field(default_factory=dict[str, dict[str, float | None]])
+    """By recipient and mark: ratios that were timed in the turns of its row `curves`; None: it failed there."""
     improvements: dict[str, dict[str, Schedule]] = field(default_factory=dict[str, dict[str, Schedule]])
     """By recipient and mark: the schedules of its searches' curves."""
     unmeasured: dict[str, float | None] = field(default_factory=dict[str, float | None])
@@ -261,7 +261,7 @@ class Table:
                 families = frozenset(map(family_of, row["calls"]))
                 self._families[row["digest"]] = self._families.get(row["digest"], frozenset()) | families
             case "search":
-                ratios, schedules = self.judged.get(id, {}), row.get("schedules", {})
+                ratios, schedules = self.curve_ratios.get(id, {}), row.get("schedules", {})
                 curve = [_point(at, number, timed, ratios) for at, number, timed in row["curve"]]
                 spent = row["seconds"], row["trials"], row["budget_seconds"]
                 found = Search(row["how"], curve, *spent, Schedule.from_json(row["winner"]), row["ratio"])
@@ -270,7 +270,7 @@ class Table:
                 self.improvements.setdefault(id, {}).update(read)
                 self.default_seconds[id] = row["default_seconds"]
             case "curves":
-                ratios = self.judged[id] = dict(row["ratios"])
+                ratios = self.curve_ratios[id] = dict(row["ratios"])
                 for key, search in self.searches.items():
                     if key[0] == id:
                         curve = [_point(p.seconds, p.trial, p.mark or p.ratio, ratios) for p in search.curve]
@@ -316,7 +316,7 @@ class Table:
         return recipient.calls[model] * self.default_seconds[recipient.id]
 
 
-def _point(seconds: float, trial: int, timed: float | str | None, ratios: Mapping[str, float]) -> CurvePoint:
+def _point(seconds: float, trial: int, timed: float | str | None, ratios: Mapping[str, float | None]) -> CurvePoint:
     """`timed`: a ratio, or the mark of a schedule whose ratio is among `ratios` once it was timed."""
     if isinstance(timed, str):
         return CurvePoint(seconds, trial, ratios.get(timed), timed)

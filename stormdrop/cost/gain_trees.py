@@ -2,8 +2,8 @@
 
 A row is the difference of the features of a point and of the default of its task, log2 of ratios all of them; its label
 is log2 of how many times faster the point is. Trees over differences know nothing of a task but what sets its points
-apart, so that they say of a task that nobody measured what holds for others. Where ten models were held out in turn,
-they found twice the gain that trees over the features themselves did.
+apart, so that they say of a task that nobody measured what holds for others. Of ten models held out in turn, trees over
+differences found 9 % (AVX2) and 30 % (AVX-512) of the gain of search, trees over the features themselves 12 and 10 %.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ PRIOR_SHARE = 0.1
 """Of the estimate in a prediction. Without it the more donors there are to choose from, the worse the choice."""
 LARGEST = 1.0
 """Two times faster, or slower, is as far as a label goes: disturbed measurements must not bend the trees."""
-HEAVIEST, LIGHTEST = 4.0, 0.05
-"""A row weighs as the square of its gain, between these: what is fast must be told apart."""
 LEAST_ROWS = 48
 
 Floats = NDArray[np.float64]
@@ -52,7 +50,7 @@ def grown(differences: NDArray[Any], gains: Floats) -> Scorer | None:
         "verbosity": -1,
     }
     labels = np.clip(gains, -LARGEST, LARGEST)
-    weights = np.clip(4.0**labels, LIGHTEST, HEAVIEST)
+    weights = 4.0**labels  # the square of the gain: what is fast must be told apart
     data = lightgbm.Dataset(differences.astype(np.float32), labels, weight=weights, params=parameters)
     booster = lightgbm.train(parameters, data, TREES)
     dumped = booster.dump_model()["tree_info"]

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.cost.sample import sampled
 from stormdrop.space.features import FeatureSet, widened
+from stormdrop.space.scorer import LARGE
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -34,7 +35,6 @@ FAILED_WEIGHT = 0.3
 LEAST_WEIGHT = 0.05
 """Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
 BINS = 63
-LARGE = 1e30
 THREADS = 1  # more do not pay below tens of thousands of rows, and on a busy machine they wait for each other
 
 

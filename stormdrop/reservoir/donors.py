@@ -26,7 +26,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, record_of, task_of
 from stormdrop.reservoir.sql import TRIALS, VERDICTS, allowed_rules
-from stormdrop.reservoir.verdict import NO_CHALLENGER, VERIFIED_RECORD, VerdictRow, verdict_of
+from stormdrop.reservoir.verdict import NO_CHALLENGER, VerdictRow, verdict_of
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -36,13 +36,11 @@ Winner = tuple[VerdictRow | TrialRow, str]
 """A row, and the model in which the task was measured last; empty for a single operator."""
 MODEL_OF_VERDICT = """coalesce((SELECT trial.model FROM trial WHERE trial.task_id = verdict.task_id
     AND trial.model <> '' ORDER BY trial.id DESC LIMIT 1), '')"""
-CONFIRMED = f"""EXISTS (SELECT 1 FROM verdict AS earlier WHERE earlier.id < verdict.id
+CONFIRMED = """EXISTS (SELECT 1 FROM verdict AS earlier WHERE earlier.id < verdict.id
     AND earlier.task_id = verdict.task_id AND earlier.machine_id = verdict.machine_id AND earlier.cold = verdict.cold
     AND earlier.model = verdict.model AND (earlier.provenance = 'imported') = (verdict.provenance = 'imported')
-    AND earlier.schedule = verdict.schedule AND earlier.method <> '{NO_CHALLENGER}'
-    AND NOT (earlier.provenance = 'imported' AND earlier.method = '{VERIFIED_RECORD}'))"""
-"""An earlier verdict decided for the same schedule by another method. An import makes a verdict of each verified
-record, also of a default's: such a verdict is no win."""
+    AND earlier.schedule = verdict.schedule AND earlier.schedule <> earlier.against)"""
+"""An earlier verdict decided for the same schedule, against another one."""
 UNCHALLENGED = f"(verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against AND NOT {CONFIRMED})"
 """A default schedule that nothing seemed faster than: it has not won anything."""
 

@@ -1,7 +1,7 @@
 """Experience: what tuning leaves for tasks that were never measured, as one JSON file.
 
     donors     winners of tasks, each with the one variant of its task that it computes
-    scorer     trees that predict how much faster one schedule of a task is than another
+    scorer     trees that predict how much faster a schedule of a task is than the task's default
     margin     the predicted gain from which a re-fitted donor is taken unmeasured; without one, none is taken
 
 `stormdrop.reservoir.learning` writes the file beside the store when tuning ends; `compile` only reads it. The trees
@@ -41,8 +41,8 @@ FORMAT = 2
 READABLE = (1, FORMAT)
 """Of files of format 1 the donors alone: their trees predicted something else."""
 MOST_OFFERED = 2
-"""Donors that are re-fitted to a task when it is compiled. More take longer and gain no more: of ten models held out in
-turn, two donors gave 9 % (AVX2) and 30 % (AVX-512) of what search gains, four 11 and 29 %, eight 15 and 9 %."""
+"""Donors that are re-fitted to a task when it is compiled, which takes time. Of ten models held out in turn, two donors
+gave 9 % (AVX2) and 30 % (AVX-512) of what search gains, four 11 and 29 %, eight 15 and 9 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +229,11 @@ class Experience:
                 raise UserError(f"not an experience of format {FORMAT}")
             entries = (DonorEntry.from_json(entry) for entry in data["donors"])
             donors = tuple(e for e in entries if not unknown_rules(rules_of(e.schedule)))
-            stamp = str(data["target"]), str(data["judged_by"]), int(data["features"]), str(data["rules"])
+            judged = str(data["judged_by"]) if data["format"] == FORMAT else ""  # never current
+            stamp = str(data["target"]), judged, int(data["features"]), str(data["rules"])
             evidence = Evidence(*data["evidence"]) if data["evidence"] else None
             found = Experience(*stamp, donors, evidence=evidence, made=dict(data["made"]))
-            if data["format"] != FORMAT or data["scorer"] is None or not found.is_current(target):
+            if data["scorer"] is None or not found.is_current(target):
                 return found
             margin = None if data["margin"] is None else float(data["margin"])
             scorer = Scorer.from_json(data["scorer"], judge_of(target).features)

@@ -64,7 +64,7 @@ def gain_over_default(
         return 1.0
     if verdict.against == default:
         return verdict.against_seconds / verdict.seconds
-    return relative_seconds(verdict, (default,), timed, target, scorer)[0]
+    return relative_seconds(verdict, (default,), default, timed, target, scorer)[0]
 
 
 def gain_over_incumbent(verdict: Verdict) -> float:
@@ -73,21 +73,26 @@ def gain_over_incumbent(verdict: Verdict) -> float:
 
 
 def relative_seconds(
-    verdict: Verdict, candidates: Sequence[Schedule], timed: TimedTrials, target: Target, scorer: Scorer | None
+    verdict: Verdict,
+    candidates: Sequence[Schedule],
+    default: Schedule,
+    timed: TimedTrials,
+    target: Target,
+    scorer: Scorer | None,
 ) -> tuple[float, str]:
     """The time of the fastest of some schedules of a task relative to that of its verdict; and how it is known:
-    measured, predicted, or absent.
+    measured, predicted, or absent. Predictions are of gains over the default, here as elsewhere.
     """
-    own = timed.seconds.get(verdict.schedule, verdict.seconds)
-    measured = [timed.seconds[c] / own for c in candidates if c in timed.seconds]
+    seconds = timed.seconds.get(verdict.schedule, verdict.seconds)
+    measured = [timed.seconds[c] / seconds for c in candidates if c in timed.seconds]
     if measured:
         return min(measured), "measured"
     if scorer is None or not candidates:
         return inf, "absent"
     try:
-        places = [replay(verdict.task, schedule, target) for schedule in (verdict.schedule, *candidates)]
+        places = [replay(verdict.task, schedule, target) for schedule in (default, verdict.schedule, *candidates)]
     except StormdropError:
         return inf, "absent"
     rows = np.concatenate([sketch.features(point[None]) for sketch, point in places])
-    gains = scorer.gains(rows[1:], rows[0], judge_of(target).features)
-    return float(2.0 ** -gains.max()), "predicted"
+    own, *others = scorer.gains(rows[1:], rows[0], judge_of(target).features).tolist()
+    return float(2.0 ** (own - max(others))), "predicted"

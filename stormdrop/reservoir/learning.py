@@ -88,7 +88,7 @@ def learned(store: Store, target: Target, without: Collection[str] = ()) -> Expe
     `without` are neither donors nor learned from.
     """
     features, left_out = judge_of(target).features, frozenset(without)
-    rows = _kept(store.training(target, ROWS), left_out)
+    rows = _kept(store.training(target, ROWS, with_defaults=True), left_out)
     folds = _folds(rows)
     if len(set(folds.values())) < LEAST_FOLDS:
         return None
@@ -164,7 +164,7 @@ def margin_of(held_out: HeldOut) -> float | None:
 
 
 def _pays(held_out: HeldOut, picked: NDArray[np.bool_]) -> bool:
-    """Whether these picks gain beyond chance, and save more seconds than they cost."""
+    """Whether the mean gain of these picks is as large as its error, and they save more seconds than they cost."""
     gains = np.minimum(held_out.gained[picked], np.log2(LARGE_GAIN))
     if gains.mean() < SURE * gains.std(ddof=1) / np.sqrt(len(gains)):
         return False

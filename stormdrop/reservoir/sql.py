@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 from stormdrop.reservoir.rows import ELSEWHERE, MARKED, SharedRow, TrialRow, column, mark_of, rules_of, unknown_rules
-from stormdrop.reservoir.verdict import NO_CHALLENGER, VERIFIED_RECORD, VerdictRow
+from stormdrop.reservoir.verdict import VERIFIED_RECORD, VerdictRow
 from stormdrop.space.rules import Rule
 
 ABSENT = -1
@@ -69,7 +69,7 @@ def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], 
     """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added.
 
     An older row goes, if it is of the same key, provenance and rules, unless the new one confirms it: the schedule that
-    won then is the incumbent that nothing challenged now. Of imported ones only those go that were made of a verified
+    won then is the incumbent that stays now. Of imported ones only those go that were made of a verified
     record: a line must be known again when it comes a second time.
     """
     shared = SharedRows(connection)
@@ -82,11 +82,19 @@ def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], 
         same = "task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND provenance = ? AND rules_id = ?"
         key = task, machine, row.cold, row.model, row.provenance, rules
         is_replaced = f"(provenance <> 'imported' OR method = '{VERIFIED_RECORD}')"
-        if row.method == NO_CHALLENGER:
-            is_replaced += f" AND NOT (method <> '{NO_CHALLENGER}' AND schedule = ?)"
+        if row.schedule == row.against:
+            is_replaced += " AND NOT (schedule = ? AND schedule <> against)"
             key = *key, row.schedule
         connection.execute(f"DELETE FROM verdict WHERE {same} AND {is_replaced} AND id < last_insert_rowid()", key)
     return added
+
+
+def is_decided_by_import(connection: sqlite3.Connection, row: VerdictRow) -> bool:
+    """Whether an imported line has a verdict for the row's key: it says more than a verified record does."""
+    task, machine = id_of(connection, "task", digest=row.task_digest), id_of(connection, "machine", key=row.target_key)
+    query = "SELECT 1 FROM verdict WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND method <> ?"
+    place = task, machine, row.cold, row.model, VERIFIED_RECORD
+    return connection.execute(f"{query} AND provenance = 'imported'", place).fetchone() is not None
 
 
 def _is_known(connection: sqlite3.Connection, row: VerdictRow) -> bool:

@@ -327,9 +327,11 @@ class Store:
 
         return self._database.read(count)
 
-    def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all tasks."""
-        return self._database.read(lambda c: training(c, target, limit))
+    def training(self, target: Target, limit: int = TRAINING_ROWS, with_defaults: bool = False) -> TrainingRows:
+        """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all tasks, and
+        with `with_defaults` all trials of default schedules besides.
+        """
+        return self._database.read(lambda c: training(c, target, limit, with_defaults))
 
     def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:
         """Trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""

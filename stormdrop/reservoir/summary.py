@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which trials; None asks for all. `task` is a name or the beginning of a digest, `target` a target's key."""
+    """Which trials, or verdicts; None asks for all. `task` is a name or the beginning of a digest, `target` a target's
+    key.
+    """
 
     task: str | None = None
     target: str | None = None

@@ -47,9 +47,9 @@ class TrainingRows:
     """By row: its features were computed anew, since another calibration or version judged it when it was measured."""
 
 
-def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
-    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks, and
-    all trials of default schedules.
+def training(c: sqlite3.Connection, target: Target, limit: int, with_defaults: bool = False) -> TrainingRows:
+    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks; with
+    `with_defaults`, all trials of default schedules besides.
     """
     wanted = judge_of(target).features
     machine = id_of(c, "machine", key=target.key())
@@ -58,7 +58,7 @@ def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
     known = sorted(c.execute(query, (machine,)).fetchall())
     seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
     chosen = {known[k][0] for k in sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()}
-    if len(chosen) < len(known):
+    if with_defaults and len(chosen) < len(known):
         defaults = c.execute("SELECT id FROM trial WHERE machine_id = ? AND strategy = ?", (machine, DEFAULT))
         chosen |= {id for (id,) in defaults}
     current = [id for id, text in c.execute("SELECT id, json FROM target") if _judges_alike(text, target)]

@@ -13,7 +13,7 @@ from stormdrop.reservoir.database import Database
 from stormdrop.reservoir.lines import Entry, LineReader, batched, read_lines
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.rows import TrialRow, row_of, rules_of, unknown_rules
-from stormdrop.reservoir.sql import TRIALS, VERDICTS, Row, RowTable, insert, insert_verdicts
+from stormdrop.reservoir.sql import TRIALS, VERDICTS, Row, RowTable, insert, insert_verdicts, is_decided_by_import
 from stormdrop.reservoir.summary import Filters
 from stormdrop.reservoir.verdict import VERIFIED_RECORD, Verdict, VerdictRow, imported_verdict, verdict_row
 
@@ -100,7 +100,8 @@ def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_s
         for number, answer in reader.entries(batch):
             if not isinstance(answer, Refused):
                 good.append(answer)
-                absent |= unknown_rules(rules_of(answer.schedule.to_json()))
+                told = [answer.schedule, answer.against] if isinstance(answer, Verdict) else [answer.schedule]
+                absent |= {rule for schedule in told for rule in unknown_rules(rules_of(schedule.to_json()))}
                 continue
             refusals += 1
             if len(refused) < MAX_REFUSALS:
@@ -113,13 +114,14 @@ def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_s
 
 
 def _insert(c: sqlite3.Connection, entries: Sequence[Entry]) -> tuple[int, int]:
-    """Add what is new, and a verdict for each new verified record; how many records and how many verdicts of the
-    entries are new.
+    """Add what is new, and a verdict for each new verified record whose task has no better one of an import; how many
+    records and how many verdicts of the entries are new.
     """
     records = [entry for entry in entries if isinstance(entry, Record)]
     added = insert(c, [row_of(record) for record in records], skip_known=True)
     new = [record for record, is_new in zip(records, added) if is_new]
     verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
-    insert_verdicts(c, [verdict_row(verdict) for verdict in verified])
+    rows = [verdict_row(verdict) for verdict in verified]
+    insert_verdicts(c, [row for row in rows if not is_decided_by_import(c, row)])
     decided = [verdict_row(entry) for entry in entries if isinstance(entry, Verdict)]
     return len(new), sum(insert_verdicts(c, decided, skip_known=True))

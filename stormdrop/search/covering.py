@@ -38,6 +38,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.judge import judge_of
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
+from stormdrop.space.schedule import Schedule
 from stormdrop.space.scorer import Scorer
 from stormdrop.target.machine import Target
 
@@ -83,6 +84,8 @@ class _Decided:
 
     history: _History
     verdict: Verdict
+    default: Schedule
+    """Of this version."""
     gain: float
     """How many times as long the default takes; infinite where nothing says."""
 
@@ -136,7 +139,7 @@ def _by_class(histories: Sequence[_History]) -> dict[str, list[_History]]:
 def _covered(class_key: str, members: Sequence[_History], scorer: Scorer | None) -> tuple[list[_Decided], ClassCover]:
     """The winners to keep of a class, and what they cover."""
     counts = {"measured": 0, "predicted": 0}
-    decided = [_Decided(h, h.verdict, _gain(h, h.verdict, scorer)) for h in members if h.verdict is not None]
+    decided = [_decided(h, h.verdict, scorer) for h in members if h.verdict is not None]
     winners = [w for w in decided if w.gain > SLACK]
     table = np.full((len(winners), 1 + len(winners)), inf)
     for row, winner in enumerate(winners):
@@ -157,10 +160,10 @@ def _covered(class_key: str, members: Sequence[_History], scorer: Scorer | None)
     return kept, told
 
 
-def _gain(history: _History, verdict: Verdict, scorer: Scorer | None) -> float:
-    """How many times as long this version's default takes as the verdict; infinite where nothing says."""
+def _decided(history: _History, verdict: Verdict, scorer: Scorer | None) -> _Decided:
     default = default_schedule(history.task, history.target)
-    return gain_over_default(verdict, history.timed, history.target, default, scorer)
+    gain = gain_over_default(verdict, history.timed, history.target, default, scorer)
+    return _Decided(history, verdict, default, gain)
 
 
 def _told_gain(winner: _Decided) -> float:
@@ -175,4 +178,4 @@ def _relative_of_donor(winner: _Decided, donor: Verdict, scorer: Scorer | None) 
         candidates = refit(donor.schedule, donor.task, history.task, history.target)
     except ScheduleError:
         return inf, "absent"
-    return relative_seconds(winner.verdict, candidates, history.timed, history.target, scorer)
+    return relative_seconds(winner.verdict, candidates, winner.default, history.timed, history.target, scorer)

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.reuse.__main__ import made_store
 from benchmarks.reuse.budgets import PASSES, Budgets, expected_seconds
 from benchmarks.reuse.held_out import HeldOutStores
 from benchmarks.reuse.networks import Network
@@ -23,7 +25,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import DONOR
+from stormdrop.reservoir.record import DEFAULT, DONOR
 from stormdrop.reservoir.store import Store
 from stormdrop.search.reuse import MOST_DONORS
 from stormdrop.search.tune import tune
@@ -138,8 +140,8 @@ def test_improvements_of_compared_searches_are_timed_in_the_turns_of_the_best_kn
     for (id, kind), search in table.searches.items():
         is_compared = kind != "nothing" and table.recipients[id] in gaining
         assert bool(search.curve) == is_compared
-        assert [p.ratio for p in search.curve] == [table.judged[id][p.mark] for p in search.curve]
-    assert all(mark_of(table.best[r.id].schedule) in table.judged[r.id] for r in gaining)
+        assert [p.ratio for p in search.curve] == [table.curve_ratios[id][p.mark] for p in search.curve]
+    assert all(mark_of(table.best[r.id].schedule) in table.curve_ratios[r.id] for r in gaining)
 
 
 def test_every_task_is_timed_with_the_winners_of_all_others(recorded: Path) -> None:
@@ -250,6 +252,43 @@ def test_a_choice_without_measuring_sees_a_store_without_its_models(tmp_path: Pa
     assert len(found.table.unmeasured) == 4
     assert found.table.unmeasured[f"{alexnet[:12]}/warm"] is None
     assert any(ratio is not None and ratio < 1 for ratio in found.table.unmeasured.values())
+
+
+def test_a_table_without_its_trials_teaches_what_it_has_timed(tmp_path: Path, recorded: Path) -> None:
+    table = Table.of(read_rows(recorded))
+    alexnet, vggs = digests()
+    tasks = {t.digest: t for network in networks() for t, _ in network.tasks}
+    ids = {r.id: tasks[r.digest] for r in table.recipients.values()}
+    held_out = next(r for r in table.recipients.values() if r.digest == alexnet)
+    with HeldOutStores(table, ids, TARGET, None, tmp_path).store_for(held_out) as store:
+        assert {summary.digest for summary in store.summaries()} == vggs
+        for id, task in ids.items():
+            trials = {mark_of(r.schedule): r for r in store.trials(task, TARGET)}
+            if id == held_out.id:
+                assert not trials
+                continue
+            default, search = default_schedule(task, TARGET), table.searches[id, "nothing"]
+            assert trials[mark_of(default)].strategy == DEFAULT
+            donated = {m for link in table.links[id] if link.donor != held_out.id for m in link.marks}
+            assert donated <= set(trials)
+            assert {m for m, r in trials.items() if r.strategy == DONOR} <= donated
+            verdict = store.verdict(task, TARGET)
+            assert verdict is not None
+            assert verdict.schedule == (search.winner if search.ratio < 1 else default)
+            assert verdict.seconds == pytest.approx(min(1.0, search.ratio) * table.default_seconds[id])
+
+
+def test_a_store_can_be_made_of_a_table(tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table.of(read_rows(recorded))
+    uses = {n.name: [SimpleNamespace(task=task) for task, _ in n.tasks] for n in networks()}
+    monkeypatch.setattr("benchmarks.reuse.__main__.partition_of", lambda name: SimpleNamespace(tasks=uses[name]))
+    assert made_store(table, TARGET, tmp_path / "made.sqlite") == 4
+    with Store.open(tmp_path / "made.sqlite") as store:
+        for network in networks():
+            for task, _ in network.tasks:
+                verdict, best = store.verdict(task, TARGET), table.best[f"{task.digest[:12]}/warm"]
+                assert verdict is not None
+                assert verdict.schedule == best.schedule
 
 
 def test_trials_of_candidates_from_held_out_donors_are_held_out_too(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_task_ends_when_patience_does(tmp_path: Path) -> None:
     impatient = ran(dense(tmp_path), "--trials", "400", "--search", "random", "--patience", "1", "--json")
     report: dict[str, Any] = json.loads(impatient.stdout)
     assert report["stopped"] == "nothing left"
-    assert report["trials"] < 400
+    assert report["trials"] < 128  # the usual patience alone is 256
 
 
 def test_what_is_not_kept_is_not_called_stored(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,22 @@ def test_a_portfolio_serves_classes_of_which_the_store_has_no_donor(
     assert sd.compile(path, target=target).origins[task.digest] == "default"
 
 
+def test_of_an_earlier_format_the_donors_are_read_and_a_portfolio_decides(
+    tmp_path: Path, target: Target, donor: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trees of that format predicted something else."""
+    path, found = small(tmp_path), experience([(donor, random_schedule(donor, target))], target)
+    tree = found.to_json() | {"format": 1}
+    earlier = Experience.from_json(json.loads(json.dumps(tree)), target)
+    assert earlier.donors == found.donors
+    assert (earlier.scorer, earlier.margin, earlier.is_current(target)) == (None, None, False)
+    path_beside(default_path(), target).write_text(json.dumps(tree))
+    assert sd.compile(path, target=target).origins[convolution(path).digest] == "default"
+    monkeypatch.setenv("STORMDROP_PORTFOLIO", str(tmp_path))
+    save(tmp_path / file_name(target), found)
+    assert sd.compile(path, target=target).origins[convolution(path).digest] == "portfolio"
+
+
 def test_an_experience_goes_through_json(target: Target, donor: Task) -> None:
     found = experience([(donor, random_schedule(donor, target))], target, margin=1.25)
     assert Experience.from_json(json.loads(json.dumps(found.to_json())), target) == replace(found, made={})

@@ -128,6 +128,19 @@ def test_a_verdict_counts_more_than_the_verified_record_beside_it() -> None:
         assert found == replace(make_verdict(slow), provenance="imported")
 
 
+def test_a_verified_record_that_comes_again_does_not_replace_the_verdict_beside_it() -> None:
+    slow, fast = legal_records(2)
+    with Store.in_memory() as store, Store.in_memory() as other:
+        store.add([replace(fast, verified=True)])
+        store.add_verdicts([make_verdict(slow)])
+        imported(other, exported(store))
+        other.prune(max_bytes=0, winners=True)  # its trials are gone, its verdicts are not
+        imported(other, exported(store))
+        found = other.verdict(small_task(), HERE, is_imported=True)
+        assert found is not None
+        assert found.schedule == slow.schedule
+
+
 def test_a_verdict_made_of_a_verified_record_has_no_line_of_its_own() -> None:
     (record,) = legal_records(1)
     with Store.in_memory() as store, Store.in_memory() as other:
