@@ -281,7 +281,11 @@ def test_a_table_without_its_trials_teaches_what_it_has_timed(tmp_path: Path, re
 def test_a_store_can_be_made_of_a_table(tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table.of(read_rows(recorded))
     uses = {n.name: [SimpleNamespace(task=task) for task, _ in n.tasks] for n in networks()}
-    monkeypatch.setattr("benchmarks.reuse.__main__.partition_of", lambda name: SimpleNamespace(tasks=uses[name]))
+
+    def partition_of(name: str) -> SimpleNamespace:
+        return SimpleNamespace(tasks=uses[name])
+
+    monkeypatch.setattr("benchmarks.reuse.__main__.partition_of", partition_of)
     assert made_store(table, TARGET, tmp_path / "made.sqlite") == 4
     with Store.open(tmp_path / "made.sqlite") as store:
         for network in networks():
