@@ -54,10 +54,15 @@ def best_ratio(table: Table, recipient: Recipient) -> float:
 
 
 def best_in_curves(table: Table, recipient: Recipient) -> float:
-    """The same as timed in the turns of the searches' improvements, if it was: then both are compared alike."""
+    """The ratio of the fastest of the best known schedule and the winners of all compared searches, as timed in turns
+    with their improvements. A duel of another day does not decide between them.
+    """
     best, ratios = table.best.get(recipient.id), table.curve_ratios.get(recipient.id, {})
-    timed = None if best is None else ratios.get(mark_of(best.schedule))
-    return best_ratio(table, recipient) if timed is None else min(1.0, timed)
+    known = None if best is None else ratios.get(mark_of(best.schedule))
+    if known is None:
+        return best_ratio(table, recipient)
+    searches = [s for (id, _), s in table.searches.items() if id == recipient.id and s.curve and s.curve[-1].mark]
+    return min(1.0, known, *(s.final_ratio for s in searches))
 
 
 # ---- value of search -------------------------------------------------------------------------------------------------

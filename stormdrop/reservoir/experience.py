@@ -41,8 +41,9 @@ FORMAT = 2
 READABLE = (1, FORMAT)
 """Of files of format 1 the donors alone: their trees predicted something else."""
 MOST_OFFERED = 2
-"""Donors that are re-fitted to a task when it is compiled, which takes time. Of ten models held out in turn, two donors
-gave 9 % (AVX2) and 30 % (AVX-512) of what search gains, four 11 and 29 %, eight 15 and 9 %."""
+"""Donors that are re-fitted to a task when it is compiled, which takes time. By the timings of recorded tables, two
+donors gave ten held-out models 9 % (AVX2) and 30 % (AVX-512) of what search gains, four 11 and 29 %, eight 15 and 9 %.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,9 @@ def test_what_was_timed_in_the_same_turns_decides_when_a_search_is_near_the_best
     found = Table.of([*rows, timed])
     assert gain(found).reached == {"again": [4.0], "only": [1.0], "seed": [2.0]}
     assert found.searches["t/warm", "seed"].final_ratio == 0.6
+    faster = search("t", "long", [(9.0, 0.5)]) | {"curve": [[9.0, 3, "fast"]], "schedules": {"fast": SCHEDULE}}
+    again = timed | {"ratios": {"early": 0.7, best: 0.6, "fast": 0.58}}
+    assert gain(Table.of([*rows, faster, again])).reached["seed"] == [10.0]  # a winner is known too
 
 
 def test_what_is_saved_early_is_compared_with_what_a_long_search_saves_in_the_end() -> None:
