@@ -4,11 +4,14 @@ The tables are of depthwise convolutions, 3x3 on AVX2 and 5x5 on AVX-512, with o
 well: the default schedule is about twice as slow as the fastest program, and each of three sketches has a good region
 of its own. The grid of `dep64-wide-avx2` is laid around what was measured alone, the others also around the estimate's
 favourites; that of `dep96-avx2` around what re-fitting the fastest of `dep64-avx2` gives.
+
+Two more tables are of AVX2 and one thread: `t2d-avx2`, a transposed convolution, where only a storm finds the fastest
+quickly; `c2d-small-avx2`, a convolution of three channels, where the default is the fastest and a search must keep it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -38,6 +41,7 @@ from tests.support.planted_searches import (
 
 FOLDER = Path(__file__).parents[1] / "data" / "regions"
 DEPTHWISE = ("dep64-avx2", "dep96-avx2", "dep64-wide-avx2", "dep5-avx512")
+TRANSPOSED = ("t2d-avx2",)
 SEEDS = range(3)
 NOISE = 0.02
 NEAR = 1.05
@@ -87,21 +91,32 @@ def test_every_sketch_has_a_region_that_is_better_than_the_default(name: str) ->
 # ---- storms ----------------------------------------------------------------------------------------------------------
 
 
-def trials_needed(factory: StrategyFactory) -> float:
+def trials_needed(factory: StrategyFactory, names: Sequence[str]) -> float:
     """Until a program within 5 % of the fastest is measured: the geometric mean over tables and seeds."""
     needed: list[int] = []
-    for t in map(table, DEPTHWISE):
+    for t in map(table, names):
         for seed in SEEDS:
             done = run_on_table(t, factory, MOST_TRIALS, seed, noise=NOISE, enough=NEAR * t.optimum)
             needed.append(done.needed(NEAR * t.optimum) or MOST_TRIALS)
     return geometric_mean(needed)
 
 
-def test_a_storm_needs_far_fewer_trials_than_one_that_never_explores_or_picks_at_random() -> None:
-    """10, 26 and 31."""
-    storm = trials_needed(STRATEGIES["storm"])
-    assert trials_needed(FavouritesOnly) > 1.7 * storm
-    assert trials_needed(picks_at_random) > 1.7 * storm
+@pytest.mark.parametrize("names", [DEPTHWISE, TRANSPOSED], ids=["depthwise", "transposed"])
+def test_a_storm_needs_far_fewer_trials_than_one_that_never_explores_or_picks_at_random(names: Sequence[str]) -> None:
+    """Depthwise 10, 26 and 31; transposed 7, 17 and 15."""
+    storm = trials_needed(STRATEGIES["storm"], names)
+    assert trials_needed(FavouritesOnly, names) > 1.7 * storm
+    assert trials_needed(picks_at_random, names) > 1.7 * storm
+
+
+def test_a_search_keeps_a_default_that_is_the_fastest() -> None:
+    t = table("c2d-small-avx2")
+    sketch, point, _ = ranked(t.spaces)[0]
+    assert slowdown(t, sketch.schedule(point)) == 1.0
+    assert sum(len(s.points) for s in t.spaces) > 2000
+    for seed in SEEDS:
+        tuned = tune(t.task, t.target, spaces=t.spaces, measurer=TableMeasurer(t, NOISE, seed), seed=seed)
+        assert slowdown(t, tuned.best) == 1.0
 
 
 def test_a_storm_that_ends_when_it_stops_gaining_saves_trials_and_loses_nothing() -> None:
