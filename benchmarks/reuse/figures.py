@@ -156,7 +156,8 @@ def expected_gain(table: Table, model: str, donor: str) -> float:
     """The share of a model's time that a donor model is expected to save, before anything of the model is measured.
 
     A winner is expected to save of a task what it saved of its own task, halved for every unit of distance, and once
-    more for another epilogue. The donor model's best winner counts.
+    more for another epilogue. The donor model's best winner counts. What a task's other donors gave it does not count:
+    they may come from the model that is held out.
     """
     total = saved = 0.0
     for recipient in table.of_model(model):
@@ -169,7 +170,7 @@ def expected_gain(table: Table, model: str, donor: str) -> float:
 
 
 def _expected(table: Table, link: DonorLink) -> float:
-    at_home = 1 - best_ratio(table, table.recipients[link.donor])
+    at_home = max(0.0, 1 - table.searches[link.donor, "nothing"].ratio)
     return at_home * 0.5 ** (link.distance + (link.key != "class"))
 
 
@@ -265,7 +266,8 @@ class Gain:
 
     `reached`: by kind of search and for each task, the seconds until within 2 % of the best known; a search that never
     gets there counts with the whole time of the search from nothing. `saved`: the seconds of model time that searches
-    with reuse save after 5 % of the long search's time, as a share of what long searches save in the end.
+    with reuse save after 5 % of the long search's time, as a share of what long searches save in the end; empty where
+    too few tasks were searched for long.
     """
 
     tasks: int
@@ -291,9 +293,7 @@ def gain(table: Table) -> Gain:
     tasks = gain_tasks(table)
     kinds: tuple[SearchKind, ...] = ("only", "seed")
     searched = [r for r in tasks if all((r.id, kind) in table.searches for kind in ("again", *kinds))]
-    searched = [
-        r for r in searched if table.improvements.get(r.id, {}).keys() <= table.curve_ratios.get(r.id, {}).keys()
-    ]
+    searched = [r for r in searched if _is_in_turns(table, r)]
     reached: dict[SearchKind, list[float]] = {kind: [] for kind in ("again", *kinds)}
     for recipient in searched:
         budget = table.searches[recipient.id, "again"].seconds
@@ -304,8 +304,15 @@ def gain(table: Table) -> Gain:
     long = [r for r in searched if (r.id, "long") in table.searches]
     rest = [r for r in table.recipients.values() if r not in tasks and (r.id, "only") in table.searches]
     behind = [(r, ratio) for r in rest if (ratio := table.searches[r.id, "only"].ratio) > 1 + BEHIND]
-    saved: dict[SearchKind, float] = {kind: _saved(table, long, kind) for kind in kinds} if long else {}
+    is_claim = len(long) >= LEAST_GAINING
+    saved: dict[SearchKind, float] = {kind: _saved(table, long, kind) for kind in kinds} if is_claim else {}
     return Gain(len(tasks), len(searched), reached, saved, len(long), len(rest), behind)
+
+
+def _is_in_turns(table: Table, recipient: Recipient) -> bool:
+    """Whether the improvements of its searches were timed in turns with each other: 2 % cannot be told otherwise."""
+    improvements = table.improvements.get(recipient.id, {})
+    return bool(improvements) and improvements.keys() <= table.curve_ratios.get(recipient.id, {}).keys()
 
 
 def _saved(table: Table, tasks: Sequence[Recipient], kind: SearchKind) -> float:

@@ -46,8 +46,9 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.target.cpu import Cpu
 
-DONOR_LOADS, DONOR_ROUNDS = 4, 1
-"""`loads` and `rounds` of `in_turns`, for re-fitted donors."""
+DONOR_LOADS, DONOR_ROUNDS = 6, 1
+"""`loads` and `rounds` of `in_turns`, for re-fitted donors: with four, the luckiest of many candidates was chosen, and
+larger pools seemed worse."""
 WINNER_LOADS, WINNER_ROUNDS = 4, 2
 """The same for the winner of a search, and for the choice among a duel's finalists."""
 CURVE_LOADS, CURVE_ROUNDS = 6, 2

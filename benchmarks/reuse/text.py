@@ -103,10 +103,11 @@ def gain_text(table: Table) -> str:
 
 
 def _gain_line(found: Gain) -> str:
-    told = f"{found.tasks} tasks have 5 % or more to gain, {found.searched} of them were searched with reuse"
+    told = f"{found.tasks} tasks have 5 % or more to gain; on {found.searched} of them searches with reuse and from "
+    told += "nothing were compared in the same turns"
     if not found.is_claim:
         return f"{told}: fewer than {LEAST_GAINING}, so nothing is claimed."
-    long = f"; {found.long_tasks} of them also for long" if found.long_tasks else ""
+    long = f", on {found.long_tasks} also with a long storm" if found.long_tasks else ""
     return f"{told}{long}. Geometric means over them; what never gets there counts as the whole budget."
 
 

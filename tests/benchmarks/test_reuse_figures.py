@@ -57,9 +57,22 @@ def duel(name: str, ratio: float, seconds: float = 1.0) -> Row:
 
 def search(name: str, how: SearchKind, curve: Sequence[tuple[float, float]], seconds: float = 10.0) -> Row:
     """A search whose curve has these seconds and ratios; the last is the winner's."""
-    found = {"curve": [[at, k + 1, ratio] for k, (at, ratio) in enumerate(curve)], "winner": SCHEDULE}
+    marks = [f"{how}-{k}" for k in range(len(curve))]
+    found: Row = {"curve": [[at, k + 1, mark] for k, ((at, _), mark) in enumerate(zip(curve, marks))]}
+    found |= {"schedules": dict.fromkeys(marks, SCHEDULE), "winner": SCHEDULE}
     spent = {"seconds": seconds, "trials": len(curve), "budget_seconds": 8.0, "default_seconds": 1.0}
     return {"kind": "search", "id": f"{name}/warm", "how": how, **found, **spent, "ratio": curve[-1][1], **ORIGIN}
+
+
+def won(name: str, ratio: float) -> Row:
+    """What a task's search without donors found."""
+    return search(name, "nothing", [(1.0, ratio)])
+
+
+def in_turns(searches: Sequence[Row], ratios: Sequence[Sequence[tuple[float, float]]]) -> Row:
+    """The improvements of one task's searches, timed in turns with each other: the ratios of their curves."""
+    timed = {point[2]: r for row, curve in zip(searches, ratios) for point, (_, r) in zip(row["curve"], curve)}
+    return {"kind": "curves", "id": searches[0]["id"], "ratios": timed, "default_seconds": 1.0, **ORIGIN}
 
 
 def three_models() -> Table:
@@ -70,6 +83,7 @@ def three_models() -> Table:
             recipient("b", {"alexnet": 3, "vgg16": 1}),
             recipient("c", {"vgg16": 1}),
             recipient("d", {"densenet121": 2}),
+            *(won(name, ratio) for name, ratio in {"a": 0.5, "b": 0.7, "c": 0.6, "d": 1.0}.items()),
             donors("a", {"b": [0.5], "c": [0.9, 0.8], "d": [1.2]}, seconds=2.0),
             donors("b", {"a": [0.7], "c": [1.1], "d": [0.75]}, seconds=1.0),
             donors("c", {"a": [0.9], "b": [0.6], "d": [1.3]}),
@@ -149,7 +163,8 @@ def test_a_larger_pool_is_never_worse() -> None:
         rows.append(recipient(task, {name: int(rng.integers(1, 4))}))
     for task, name in tasks.items():
         given = {d: list(rng.uniform(0.6, 1.5, 2)) for d, model in tasks.items() if model != name}
-        rows += [donors(task, given, float(rng.uniform(0.1, 2))), duel(task, float(rng.uniform(0.5, 0.9)))]
+        best = float(rng.uniform(0.5, 0.9))
+        rows += [donors(task, given, float(rng.uniform(0.1, 2))), duel(task, best), won(task, best)]
     table = Table.of(rows)
     curve = pool_curve(table)
     assert [p.size for p in curve] == [1, 2, 3, 4, 5]
@@ -163,12 +178,19 @@ def test_a_larger_pool_is_never_worse() -> None:
 def test_our_choice_of_a_donor_model_is_never_of_the_family() -> None:
     rows = [recipient("a", {"resnet50": 1}), recipient("b", {"resnet18": 1}), recipient("c", {"vgg16": 1})]
     rows += [donors("a", {"b": [0.5], "c": [0.9]}), donors("b", {"a": [1.0]}), donors("c", {"a": [1.0]})]
-    rows += [duel("a", 0.5), duel("b", 0.5), duel("c", 0.9)]
+    rows += [duel("a", 0.5), duel("b", 0.5), duel("c", 0.9), won("a", 0.5), won("b", 0.5), won("c", 0.9)]
     table = Table.of(rows)
     assert expected_gain(table, "resnet50", "resnet18") > expected_gain(table, "resnet50", "vgg16") > 0
     found = matrix(table)
     assert found.chosen == {"resnet50": "vgg16", "resnet18": "vgg16", "vgg16": "resnet50"}
     assert found.all_donors["resnet50"] == pytest.approx(1 / 0.9)
+
+
+def test_a_donor_is_expected_to_give_what_it_won_without_donors() -> None:
+    """Its best known schedule may come from the model that is held out."""
+    rows = [recipient("a", {"resnet50": 1}), recipient("b", {"vgg16": 1}), donors("a", {"b": [0.9]})]
+    rows += [duel("a", 0.5), duel("b", 0.5), won("a", 0.5), won("b", 0.8)]
+    assert expected_gain(Table.of(rows), "resnet50", "vgg16") == pytest.approx(0.2)
 
 
 def test_the_matrix_is_drawn(tmp_path: Path) -> None:
@@ -196,15 +218,21 @@ def test_tasks_with_something_to_gain_are_fixed_by_the_first_duel() -> None:
     assert [r.digest for r in gain_tasks(table)] == ["a"]
 
 
-def gaining_table(tasks: int) -> Table:
+def gaining_table(tasks: int, long: int | None = None) -> Table:
+    """`long`: so many of the tasks were also searched for long; None: all."""
     rows: list[Row] = []
     for k in range(tasks):
         name = f"t{k}"
-        rows += [recipient(name, {"m": 1}), duel(name, 0.5)]
-        rows.append(search(name, "again", [(1.0, 1.0), (4.0, 0.6), (8.0, 0.505)]))
-        rows.append(search(name, "only", [(0.5, 0.9), (1.0, 0.509)] if k % 2 else [(0.5, 0.9), (1.0, 0.6)]))
-        rows.append(search(name, "seed", [(2.0, 0.5)]))
-        rows.append(search(name, "long", [(1.0, 1.0), (60.0, 0.5)], seconds=60.0))
+        curves: dict[SearchKind, list[tuple[float, float]]] = {
+            "again": [(1.0, 1.0), (4.0, 0.6), (8.0, 0.505)],
+            "only": [(0.5, 0.9), (1.0, 0.509)] if k % 2 else [(0.5, 0.9), (1.0, 0.6)],
+            "seed": [(2.0, 0.5)],
+            "long": [(1.0, 1.0), (60.0, 0.5)],
+        }
+        if long is not None and k >= long:
+            del curves["long"]
+        searches = [search(name, how, curve, 60.0 if how == "long" else 10.0) for how, curve in curves.items()]
+        rows += [recipient(name, {"m": 1}), duel(name, 0.5), *searches, in_turns(searches, list(curves.values()))]
     rows += [recipient("calm", {"m": 1}), duel("calm", 1.0), search("calm", "only", [(1.0, 1.005)])]
     rows += [recipient("behind", {"m": 1}), duel("behind", 1.0), search("behind", "only", [(1.0, 1.03)])]
     return Table.of(rows)
@@ -241,12 +269,20 @@ def test_what_is_saved_early_is_compared_with_what_a_long_search_saves_in_the_en
     found = gain(gaining_table(20))  # 5 % of 60 s are 3 s
     assert found.saved["seed"] == pytest.approx(1.0)
     assert found.saved["only"] == pytest.approx((0.4 + 0.491) / 2 / 0.5)
+    assert gain(gaining_table(20, long=19)).saved == {}  # too few to say
 
 
 def test_other_tasks_that_fall_behind_the_default_are_named() -> None:
     found = gain(gaining_table(1))
     assert found.others == 2
     assert [(r.digest, ratio) for r, ratio in found.behind] == [("behind", 1.03)]
+
+
+def test_searches_whose_improvements_were_timed_on_different_occasions_are_not_compared() -> None:
+    rows = [recipient("t", {"m": 1}), duel("t", 0.5)]
+    hows: tuple[SearchKind, ...] = ("again", "only", "seed")
+    rows += [search("t", how, [(1.0, 0.5)]) | {"curve": [[1.0, 1, 0.5]], "schedules": {}} for how in hows]
+    assert gain(Table.of(rows)).searched == 0
 
 
 def test_fewer_than_twenty_tasks_with_something_to_gain_make_no_claim() -> None:
