@@ -3,15 +3,17 @@
     digest (one task)  ⊂  class (any sizes)  ⊂  anchor class (any sizes, any epilogue)
 
 A key is blind to names, to extents, strides, dilations and pads, and to numbers in the body, which may stand for sizes
-(1/n of a mean, the scale of an attention). It sees the DAG of stages, what is reduced, which axes an index combines,
-element types, which inputs are constant, and numbers that decide how a body is computed: zero and the infinities (the
-values of borders) and exponents.
+(1/n of a mean, the scale of an attention). A division by such a number is spelled as the multiplication that it becomes
+where the reciprocal is exact: attention divides by √80 and multiplies by 1/√64. A key sees the DAG of stages, what is
+reduced, which axes an index combines, element types, which inputs are constant, and numbers that decide how a body is
+computed: zero and the infinities (the values of borders) and exponents.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,12 @@ CLASS, ANCHOR = "v", "a"
 def class_key(variant: Variant) -> str:
     """Equal for variants that differ in sizes, names and numbers only: every schedule of one fits the others."""
     return _hashed(CLASS, _structure(variant.stages, variant.outputs))
+
+
+@memoised(4096)
+def former_class_key(variant: Variant) -> str:
+    """The class as it was before a division by a number was a multiplication: schedules may still name it."""
+    return _hashed(CLASS, _structure(variant.stages, variant.outputs, sees_division=True))
 
 
 @memoised(4096)
@@ -72,46 +80,61 @@ def _hashed(kind: str, structure: object) -> str:
     return kind + hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16]
 
 
-def _structure(stages: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> list[object]:
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """How expressions are written into a key."""
+
+    axes: dict[Expr, str]
+    tensors: dict[Tensor, str]
+    sees_division: bool
+    """Whether a division by a number is written as one; see `former_class_key`."""
+
+
+def _structure(stages: tuple[Tensor, ...], results: tuple[Tensor, ...], sees_division: bool = False) -> list[object]:
     number: dict[Tensor, str] = {t: f"s{k}" for k, t in enumerate(stages)}
     described: list[object] = []
     for t in stages:
         c = t.compute
         assert c is not None
-        axes = c.axis_ids
         for load in loads(c.body):
             if load.tensor not in number:
                 count = sum(n.startswith("i") for n in number.values())
                 number[load.tensor] = f"i{count}{'c' if load.tensor.constant else ''}{load.tensor.dtype}"
-        body = _shape_free(c.body, axes, number)
+        body = _shape_free(c.body, _Spelling(c.axis_ids, number, sees_division))
         described.append([number[t], t.dtype, c.combiner, len(c.axes), len(c.reduce_axes), body])
     return [described, [number[t] for t in results]]
 
 
-def _shape_free(e: Expr, axes: dict[Expr, str], number: dict[Tensor, str], is_exponent: bool = False) -> object:
+def _shape_free(e: Expr, spelling: _Spelling, is_exponent: bool = False) -> object:
     """An expression without numbers; an index is the set of atoms it combines."""
     if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select, Call)):
-        return _index_structure(affine(e), axes, number)
+        return _index_structure(affine(e), spelling)
     match e:
         case Const(value, dtype):
-            is_seen = is_exponent or dtype == "bool" or value == 0 or not isfinite(value)
-            return repr(value) if is_seen else f"#{dtype}"
+            return f"#{dtype}" if _may_be_size(e) and not is_exponent else repr(value)
         case Load(tensor, indices):
-            return [number[tensor], *(_shape_free(i, axes, number) for i in indices)]
+            return [spelling.tensors[tensor], *(_shape_free(i, spelling) for i in indices)]
+        case Bin("div", a, b) if isinstance(b, Const) and _may_be_size(b) and not spelling.sees_division:
+            return ["mul", _shape_free(a, spelling), _shape_free(b, spelling)]
         case Bin(op, a, b) | Cmp(op, a, b):
-            return [op, _shape_free(a, axes, number), _shape_free(b, axes, number, op == "pow")]
+            return [op, _shape_free(a, spelling), _shape_free(b, spelling, op == "pow")]
         case _:
             label = e.fn if isinstance(e, Call) else type(e).__name__ + e.dtype
-            return [label, *(_shape_free(c, axes, number) for c in children(e))]
+            return [label, *(_shape_free(c, spelling) for c in children(e))]
 
 
-def _index_structure(form: Affine, axes: dict[Expr, str], number: dict[Tensor, str]) -> object:
+def _may_be_size(number: Const) -> bool:
+    """Whether a number decides nothing of how a body is computed; an exponent does, whatever it is."""
+    return number.dtype != "bool" and number.value != 0 and isfinite(number.value)
+
+
+def _index_structure(form: Affine, spelling: _Spelling) -> object:
     parts: list[str] = []
     for atom, _ in form.terms:
-        if atom in axes:
-            parts.append(axes[atom])
+        if atom in spelling.axes:
+            parts.append(spelling.axes[atom])
         elif isinstance(atom, Bin):
-            parts.append(json.dumps([atom.op, _shape_free(atom.a, axes, number), _shape_free(atom.b, axes, number)]))
+            parts.append(json.dumps([atom.op, _shape_free(atom.a, spelling), _shape_free(atom.b, spelling)]))
         else:
-            parts.append(json.dumps(_shape_free(atom, axes, number)))
+            parts.append(json.dumps(_shape_free(atom, spelling)))
     return sorted(parts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from stormdrop.errors import UserError
 from stormdrop.reservoir.claims import LEAST_SECONDS
@@ -106,12 +106,18 @@ _THIRD = (
 
 
 def _third(connection: sqlite3.Connection) -> None:
-    """The classes of variants, in place of those of whole tasks; anchor classes.
+    """The classes of variants, in place of those of whole tasks; anchor classes."""
+    for statement in _THIRD:
+        connection.execute(statement)
+    for id, classes in _with_new_keys(connection):
+        _rename_classes_of_trials(connection, id, classes)
+
+
+def _with_new_keys(connection: sqlite3.Connection) -> Iterator[tuple[int, list[str]]]:
+    """Write the keys of every task anew; its id, and the classes of its variants.
 
     Tasks and schedules that this version cannot read stay as they are.
     """
-    for statement in _THIRD:
-        connection.execute(statement)
     for id, text in connection.execute("SELECT id, json FROM task").fetchall():
         try:
             task = task_of(text)
@@ -119,17 +125,28 @@ def _third(connection: sqlite3.Connection) -> None:
             continue
         keys = task.class_key, task.anchor_key, id
         connection.execute("UPDATE task SET class_key = ?, anchor_key = ? WHERE id = ?", keys)
-        classes = [variant.class_key for variant in task.variants]
-        listed = ", ".join(map(column, MARKED))
-        query = f"SELECT trial.id, {listed} FROM {TRIALS.source} WHERE trial.task_id = ?"
-        at = MARKED.index("schedule")
-        changes: list[tuple[str, int, int]] = []
-        for trial, *values in connection.execute(query, (id,)):
-            schedule = json.loads(values[at])
-            if 0 <= schedule["variant"] < len(classes):
-                values[at] = compact({**schedule, "class": classes[schedule["variant"]]})
-                changes.append((values[at], mark_of(values), trial))
-        connection.executemany("UPDATE trial SET schedule = ?, mark = ? WHERE id = ?", changes)
+        yield id, [variant.class_key for variant in task.variants]
+
+
+def _rename_classes_of_trials(connection: sqlite3.Connection, task: int, classes: Sequence[str]) -> None:
+    listed = ", ".join(map(column, MARKED))
+    query = f"SELECT trial.id, {listed} FROM {TRIALS.source} WHERE trial.task_id = ?"
+    at = MARKED.index("schedule")
+    changes: list[tuple[str, int, int]] = []
+    for trial, *values in connection.execute(query, (task,)):
+        renamed = _of_class(values[at], classes)
+        if renamed != values[at]:
+            values[at] = renamed
+            changes.append((renamed, mark_of(values), trial))
+    connection.executemany("UPDATE trial SET schedule = ?, mark = ? WHERE id = ?", changes)
+
+
+def _of_class(text: str, classes: Sequence[str]) -> str:
+    """A schedule's JSON, with the class of its variant."""
+    schedule = json.loads(text)
+    if not 0 <= schedule["variant"] < len(classes):
+        return text
+    return compact({**schedule, "class": classes[schedule["variant"]]})
 
 
 _FOURTH = (
@@ -159,7 +176,16 @@ def _fourth(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-STEPS: tuple[Migration, ...] = (_first, _second, _third, _fourth)
+def _fifth(connection: sqlite3.Connection) -> None:
+    """Keys in which a division by a number is a multiplication: of tasks, and of schedules in trials and verdicts."""
+    for id, classes in _with_new_keys(connection):
+        _rename_classes_of_trials(connection, id, classes)
+        verdicts = connection.execute("SELECT schedule, against, id FROM verdict WHERE task_id = ?", (id,)).fetchall()
+        changes = [(_of_class(won, classes), _of_class(lost, classes), verdict) for won, lost, verdict in verdicts]
+        connection.executemany("UPDATE verdict SET schedule = ?, against = ? WHERE id = ?", changes)
+
+
+STEPS: tuple[Migration, ...] = (_first, _second, _third, _fourth, _fifth)
 VERSION = len(STEPS)
 _PROBES = (
     "SELECT id, digest, class_key, name, flops, json FROM task LIMIT 1",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stormdrop.errors import UserError
-from stormdrop.ir.keys import is_class_key
+from stormdrop.ir.keys import former_class_key, is_class_key
 from stormdrop.ir.tensor import Task
 from stormdrop.space.structure import DerivationStep
 
@@ -32,10 +32,15 @@ class Schedule:
         return dict(self.values)
 
     def of(self, task: Task) -> Schedule:
-        """The same schedule, with the class of its variant where it is not known: it stands beside its task."""
-        if self.class_key or not 0 <= self.variant < len(task.variants):
+        """The same schedule, with the class of its variant where it is not known or is what an early version called it:
+        it stands beside its task.
+        """
+        if not 0 <= self.variant < len(task.variants):
             return self
-        return replace(self, class_key=task.variants[self.variant].class_key)
+        variant = task.variants[self.variant]
+        if self.class_key == variant.class_key or self.class_key not in ("", former_class_key(variant)):
+            return self
+        return replace(self, class_key=variant.class_key)
 
     def __str__(self) -> str:
         lines = [f"schedule of class {self.class_key or 'unknown'}, variant {self.variant}"]

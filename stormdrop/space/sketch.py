@@ -289,11 +289,12 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 def variant_of(task: Task, schedule: Schedule) -> int:
     """The variant of a task that is of the schedule's class, by preference the schedule's number; raises ScheduleError.
 
-    Where the class is not known (see `Schedule`), the number alone decides.
+    Where the class is not known, the number alone decides; a former class must be that of this variant (`Schedule.of`).
     """
+    schedule = schedule.of(task)
     classes = [variant.class_key for variant in task.variants]
     number, key = schedule.variant, schedule.class_key
-    if 0 <= number < len(classes) and key in ("", classes[number]):
+    if 0 <= number < len(classes) and key == classes[number]:
         return number
     if not key:
         raise ScheduleError(f"the task has no variant {number}")

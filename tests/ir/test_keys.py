@@ -150,6 +150,34 @@ def test_a_layer_norm_has_one_class_at_any_width() -> None:
     assert len({_normalised(n).class_key for n in (2, 7, 768, 1024)}) == 1
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_division_by_a_number_is_of_the_class_of_a_product(dtype: Any) -> None:
+    x = tensor("X", (4, 5), dtype)
+
+    def by(op: str, number: float) -> Task:
+        return Task([elementwise(lambda e: binary(op, e[0], Const(number, e[0].dtype)), [x])])
+
+    product = by("mul", 3.0).class_key
+    assert product == by("mul", 0.5).class_key == by("div", 0.5).class_key == by("div", 3.0).class_key
+    others = [by(op, number) for op in ("mul", "div") for number in (0.0, float("inf"))]
+    others += [by("sub", 3.0), Task([elementwise(lambda e: 3.0 / e[0], [x])])]
+    assert len({product, *(task.class_key for task in others)}) == 7
+
+
+def test_a_division_by_a_tensor_is_no_product() -> None:
+    x, y = tensor("X", (4, 5)), tensor("Y", (4, 5), constant=True)
+    quotient, product = (Task([elementwise(lambda e, op=op: binary(op, e[0], e[1]), [x, y])]) for op in ("div", "mul"))
+    assert quotient.class_key != product.class_key
+
+
+def test_both_keys_are_blind_to_a_division_under_a_reduction() -> None:
+    def total(op: str, number: float) -> Task:
+        x, i, k = tensor("X", (4, 5)), axis(4), reduce_axis(5)
+        return Task([compute("Y", i, sd.sum(binary(op, x[i, k], number), k))])
+
+    assert len({key for task in (total("mul", 2.0), total("div", 3.0)) for key in keys(task)}) == 1
+
+
 def test_the_scale_of_an_attention_is_no_part_of_its_class() -> None:
     assert len({_attention(n).class_key for n in (3, 32, 64)}) == 1
 

@@ -18,13 +18,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stormdrop.errors import UserError
+from stormdrop.errors import ScheduleError, UserError
+from stormdrop.ir import build as sd
+from stormdrop.ir.expr import binary
+from stormdrop.ir.keys import former_class_key
+from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.measure.result import Timing
+from stormdrop.ops.broadcast import elementwise
 from stormdrop.reservoir import schema
 from stormdrop.reservoir.database import Database
 from stormdrop.reservoir.rows import target_text
 from stormdrop.reservoir.store import Filters, Store, StoreError, default_path
-from tests.support.records import HERE, VERSIONS, make_records, small_task
+from stormdrop.space.refit import refit
+from stormdrop.space.sketch import replay
+from tests.support.records import HERE, VERSIONS, legal_records, make_records, make_verdict, small_task
 
 KNOWN = small_task(), HERE
 
@@ -394,6 +401,73 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
         tables = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name"
         shapes = [[(name, " ".join(sql.split())) for name, sql in c.execute(tables)] for c in (raw, fresh)]
         assert shapes[0] == shapes[1]
+
+
+def scores(width: int, op: str) -> Task:
+    """Of an attention, scaled by a division or by a multiplication."""
+    i, j, c = axis(24), axis(32), reduce_axis(width)
+    summed = compute("S", (i, j), sd.sum(tensor("Q", (24, width))[i, c] * tensor("K", (32, width))[j, c], c))
+    scale = width**0.5 if op == "div" else width**-0.5
+    return Task([elementwise(lambda e: binary(op, e[0], scale), [summed])])
+
+
+def with_former_class(path: Path, task: Task) -> str:
+    """Make a store one of version 4, in which a division by a number was seen by the class. The former class."""
+    former = former_class_key(task.variants[0])
+    assert former != task.class_key
+    own = "task_id = (SELECT id FROM task WHERE digest = ?)"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE task SET class_key = ?, anchor_key = 'a0' WHERE digest = ?", (former, task.digest))
+        for table, name in (("trial", "schedule"), ("verdict", "schedule"), ("verdict", "against")):
+            change = f"UPDATE {table} SET {name} = replace({name}, ?, ?) WHERE {own}"
+            raw.execute(change, (task.class_key, former, task.digest))
+        raw.execute(f"UPDATE trial SET mark = id WHERE {own}", (task.digest,))
+        raw.execute("PRAGMA user_version = 4")
+        raw.commit()
+    return former
+
+
+def test_classes_that_saw_a_division_are_renamed_in_trials_and_verdicts(path: Path, tmp_path: Path) -> None:
+    divided, multiplied = scores(80, "div"), scores(64, "mul")
+    slower, faster = legal_records(2, divided)
+    with Store.open(path) as store:
+        store.add([slower, faster, *legal_records(1, multiplied)])
+        store.add_verdicts([make_verdict(faster, slower), make_verdict(legal_records(1, multiplied)[0])])
+        lines = tmp_path / "lines"
+        with lines.open("w") as file:
+            store.export(file, Filters(task=divided.name))
+    former = with_former_class(path, divided)
+    with Store.open(path) as store:
+        assert store.integrity() == []
+        for task, other in ((divided, multiplied), (multiplied, divided)):
+            (donor,) = store.donors(task, HERE)
+            assert (donor.task.digest, donor.kinship.key) == (other.digest, "class")
+            assert refit(donor.schedule, donor.task, task, HERE)
+        verdict = store.verdict(divided, HERE)
+        assert verdict is not None
+        assert (verdict.schedule, verdict.against) == (faster.schedule, slower.schedule)
+        replay(divided, verdict.schedule, HERE)
+        assert [r.schedule for r in store.trials(divided, HERE)] == [slower.schedule, faster.schedule]
+        # Lines of then and of now say the same.
+        now = "".join(line for line in lines.open() if '"div"' in line)
+        for text in (now, now.replace(divided.class_key, former)):
+            lines.write_text(text)
+            with lines.open("rb") as file:
+                done = store.import_(file, HERE)
+            assert (done.kept, len(done.refused)) == (0, 0), done
+            assert done.duplicates == 3
+
+
+def test_a_schedule_of_a_former_class_replays_for_its_task_and_for_no_other() -> None:
+    divided, multiplied = scores(80, "div"), scores(64, "mul")
+    schedule = legal_records(1, divided)[0].schedule
+    old = replace(schedule, class_key=former_class_key(divided.variants[0]))
+    assert old.of(divided) == schedule
+    sketch, point = replay(divided, old, HERE)
+    assert sketch.schedule(point) == schedule
+    assert old.of(multiplied) == old
+    with pytest.raises(ScheduleError, match=old.class_key):
+        replay(multiplied, old, HERE)
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
