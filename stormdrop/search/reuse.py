@@ -18,6 +18,7 @@ from typing import Literal, get_args
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.donors import kinship
+from stormdrop.reservoir.experience import nearest
 from stormdrop.reservoir.portfolio import portfolios
 from stormdrop.reservoir.store import Store
 from stormdrop.space.refit import refit
@@ -66,12 +67,12 @@ def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules
 
 
 def portfolio_sources(task: Task, target: Target) -> list[Source]:
-    """Schedules of portfolios that can be carried to a task of their class, those for as many threads first."""
+    """Schedules of portfolios that can be carried to a task of their class, in the order of donors."""
+    entries = [entry for portfolio in portfolios(target) for entry in portfolio.donors]
     found: list[Source] = []
-    for portfolio in portfolios(target):
-        for entry in portfolio.related(task, target, MOST_DONORS):
-            with suppress(UserError):  # of another version
-                found.append(entry.offered.source())
+    for entry in nearest(entries, task, target, MOST_DONORS):
+        with suppress(UserError):  # of another version
+            found.append(entry.offered.source())
     return found
 
 
