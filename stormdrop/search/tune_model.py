@@ -40,7 +40,7 @@ from stormdrop.search.model_events import (
     TunedModel,
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
-from stormdrop.search.reuse import Source, related, reuse_of
+from stormdrop.search.reuse import Source, absent_donors, related, reuse_of
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
@@ -111,7 +111,8 @@ def tune_models(
     that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
     unless reuse is off, tasks of the models also begin from each other's leaders.
 
-    Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
+    Raises UserError for a wrong budget, goal, strategy or rule, and for donors of which the store has none; RunError if
+    no task could be timed.
     """
     check_budget(trials, seconds)
     if not models:
@@ -120,6 +121,8 @@ def tune_models(
         raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
     began = clock()
     reused = reuse_of(reuse, donors)
+    if warning := absent_donors(reused.wanted, store):
+        listen(Warned(warning))
     name, factory = named(search, reused)
     target = target or detect()
     settings = settings or MODEL_SETTINGS.on(target)

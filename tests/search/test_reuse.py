@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
+from stormdrop.search.events import Warned
 from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tune import cost_model, tune, versions
@@ -22,6 +24,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay, sketches
 from tests.search.test_tune import TARGET, Replay, timing
 from tests.search.test_tune_model import Fake, model, tuned_with
+from tests.support.records import make_records
 
 TASK, DONOR_TASK = build("GMM", (1, 64, 96, 80)), build("GMM", (1, 48, 64, 64))
 
@@ -69,12 +72,28 @@ def test_without_reuse_no_donor_is_measured() -> None:
 
 def test_the_donors_models_can_be_chosen() -> None:
     measurers = Replay(), Replay()
+    store = store_with(winner(DONOR_TASK))
+    store.add([replace(make_records(1)[0], model="somebody")])
     for measurer, names in zip(measurers, (["other"], ["somebody"])):
-        store = store_with(winner(DONOR_TASK))
         tune(TASK, TARGET, measurer=measurer, trials=20, store=store, reuse="only", donors=names)
     donated = set(refit(winner(DONOR_TASK), DONOR_TASK, TASK, TARGET))
     assert donated <= set(first_batch(measurers[0]))
     assert not donated & set(first_batch(measurers[1]))
+
+
+def test_donors_of_which_the_store_has_nothing_are_refused_and_some_of_them_warned_of() -> None:
+    with pytest.raises(UserError, match="nothing of a model or machine 'typo' or 'another'; models are: other"):
+        tune(TASK, TARGET, measurer=Replay(), store=store_with(winner(DONOR_TASK)), donors=["typo", "another"])
+    with pytest.raises(UserError, match="'typo'; models are: none"):
+        tuned_with(Fake(), model(64), trials=8, store=None, donors=["typo"])
+    assert tune(TASK, TARGET, measurer=Replay(), trials=4, reuse="off", donors=["typo"])
+    told: list[Any] = []
+    for names in (["other", "typo"], ["other", TARGET.key()]):
+        store = store_with(winner(DONOR_TASK))
+        tune(TASK, TARGET, measurer=Replay(), trials=4, store=store, donors=names, listen=told.append)
+        tuned_with(Fake(), model(64), told, trials=8, store=store, donors=names)
+    warnings = [event.message for event in told if isinstance(event, Warned)]
+    assert warnings == ["the store has nothing of a model or machine 'typo'; models are: other"] * 2
 
 
 def test_reuse_alone_measures_the_seeds_and_a_short_descent() -> None:
