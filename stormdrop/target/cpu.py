@@ -9,7 +9,7 @@ Invariant: code assembled for a target holds no vector wider than `vector_bytes`
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
@@ -252,7 +252,7 @@ class Cpu:
         return replace(narrow, temperature=self.temperature, cores=self.cores)
 
     def with_threads(self, threads: int) -> "Cpu":
-        """The same machine used by so many threads, with nominal shared rates."""
+        """The same cores, of which so many threads are used: with nominal shared rates, and a core's as they are."""
         if threads < 1:
             raise UserError(f"a target needs at least one thread, got {threads}")
         if threads == self.threads:
@@ -260,6 +260,11 @@ class Cpu:
         rates = _rates(self.cpu)
         shared = {"l3_gbs": rates.l3_gbs(threads), "dram_gbs": rates.dram_gbs(threads)}
         return replace(self, threads=threads, **shared, handover_gbs=rates.handover_gbs(threads))
+
+    def with_nominal_rates(self) -> "Cpu":
+        """The same machine before anything was measured of it: with nominal rates and coefficients of the estimate."""
+        rates = _nominal(self.cpu, ISAS[self.isa], self.threads)
+        return replace(self, **rates, coefficients=CPU_COEFFICIENTS)
 
     def with_cold_weights(self, cold: bool | None) -> "Cpu":
         """The same machine at one of the two temperatures; None: at its own."""
@@ -305,7 +310,6 @@ def cross(isa: str) -> Cpu:
 
 
 def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: Caches) -> Cpu:
-    per_cycle, rates = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle), _rates(cpu)
     return Cpu(
         name=name,
         triple=triple,
@@ -317,11 +321,32 @@ def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, thread
         has_fma=isa.has_fma,
         threads=threads,
         **asdict(caches),
-        fma_per_cycle=per_cycle,
+        fma_per_cycle=_fma_per_cycle(cpu, isa),
         fma_latency=isa.fma_latency,
-        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * rates.ghz,
-        l2_gbs=rates.l2_bytes_per_cycle * rates.ghz,
-        l3_gbs=rates.l3_gbs(threads),
-        dram_gbs=rates.dram_gbs(threads),
-        handover_gbs=rates.handover_gbs(threads),
+        **_nominal(cpu, isa, threads),
     )
+
+
+def _fma_per_cycle(cpu: str, isa: Isa) -> float:
+    return _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
+
+
+class _Rates(TypedDict):
+    """The rates of a `Cpu`, by the names of its fields."""
+
+    peak_gflops: float
+    l2_gbs: float
+    l3_gbs: float
+    dram_gbs: float
+    handover_gbs: float
+
+
+def _nominal(cpu: str, isa: Isa, threads: int) -> _Rates:
+    rates = _rates(cpu)
+    return {
+        "peak_gflops": isa.vector_bytes / 4 * 2 * _fma_per_cycle(cpu, isa) * rates.ghz,
+        "l2_gbs": rates.l2_bytes_per_cycle * rates.ghz,
+        "l3_gbs": rates.l3_gbs(threads),
+        "dram_gbs": rates.dram_gbs(threads),
+        "handover_gbs": rates.handover_gbs(threads),
+    }

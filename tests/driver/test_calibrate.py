@@ -17,9 +17,10 @@ from stormdrop.paths import cache_dir
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
 from stormdrop.runtime.host import detect, nominal
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.sketch import sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
-from stormdrop.target.cpu import Cpu
+from stormdrop.target.cpu import Cpu, cross
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak, target_from_json
 from tests.space.test_fit import OPERATORS
 from tests.support.records import make_records
@@ -78,6 +79,26 @@ def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
     assert detect(1).coefficients == CPU_COEFFICIENTS
     save_coefficients(plain, None)
     assert detect(2).coefficients == CPU_COEFFICIENTS
+
+
+def test_a_target_on_other_threads_has_what_was_measured_for_that_number_else_nominal_rates() -> None:
+    for plain, scale in ((nominal(1), 1.0), (nominal(2), 2.0)):
+        save_peak(plain, replace(peak_of(plain), gflops=scale * 150.0))
+        save_coefficients(plain, replace(SLOW, tile_cycles=40.0 * scale))
+    assert detect(2) != replace(nominal(2), coefficients=detect(2).coefficients)
+    assert target_for(detect(2), 1) == detect(1)
+    assert target_for(detect(1), 2) == detect(2)
+    assert target_for(detect(2).with_cold_weights(True), 1) == detect(1).with_cold_weights(True)
+    changed = replace(detect(2), l3_gbs=1.0)
+    assert target_for(changed, 2) is changed
+    foreign = cross("sse")
+    assert target_for(replace(foreign, threads=2, peak_gflops=1.0), 1) == foreign.with_threads(1)
+
+
+def test_a_target_on_other_threads_that_nothing_was_measured_for_is_nominal() -> None:
+    save_peak(nominal(2), peak_of(nominal(2)))
+    save_coefficients(nominal(2), SLOW)
+    assert target_for(detect(2), 1) == detect(1) == nominal(1)
 
 
 def test_a_fitted_target_travels_as_json() -> None:
