@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
-from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
+from stormdrop.target.coefficients import CPU_COEFFICIENTS, UNWRITTEN_VERSION, CpuCoefficients
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
@@ -143,8 +143,9 @@ class Cpu:
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         del values["temperature"], values["coefficients"]
-        fitted = {} if self.coefficients == CPU_COEFFICIENTS else {"coefficients": self.coefficients.to_json()}
-        return {"kind": "cpu", **values, "cold": self.is_cold, **fitted}
+        coefficients = self.coefficients.to_json()
+        written = {} if coefficients == {"version": UNWRITTEN_VERSION} else {"coefficients": coefficients}
+        return {"kind": "cpu", **values, "cold": self.is_cold, **written}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
@@ -154,8 +155,10 @@ class Cpu:
         """
         cold = _checked("cold", data.get("cold", False), bool)
         values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
-        fitted = data.get("coefficients")
-        values["coefficients"] = CPU_COEFFICIENTS if fitted is None else CpuCoefficients.from_json(fitted)
+        written = data.get("coefficients")
+        values["coefficients"] = CpuCoefficients.from_json(
+            {"version": UNWRITTEN_VERSION} if written is None else written
+        )
         for field in fields(cls):
             if field.name not in values and (field.name in data or field.default is MISSING):
                 values[field.name] = _checked(field.name, data.get(field.name), field.type)

@@ -14,6 +14,7 @@ from stormdrop.driver.calibrate import calibrate
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.paths import cache_dir
+from stormdrop.reservoir.experience import judged_by
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
 from stormdrop.runtime.host import detect, nominal
@@ -104,7 +105,23 @@ def test_a_target_on_other_threads_that_nothing_was_measured_for_is_nominal() ->
 def test_a_fitted_target_travels_as_json() -> None:
     fitted = replace(nominal(2), coefficients=SLOW)
     assert target_from_json(fitted.to_json()) == fitted
-    assert "coefficients" not in nominal(2).to_json()
+    assert "coefficients" not in nominal(2).to_json()  # that of version 3, as every store has it
+
+
+def test_a_target_of_other_nominal_coefficients_says_so_and_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    today = nominal(2)
+    trees = [today.to_json(), replace(today, coefficients=SLOW).to_json()]
+    later = replace(CPU_COEFFICIENTS, version=CPU_COEFFICIENTS.version + 1)
+    for place in ("coefficients", "cpu"):
+        monkeypatch.setattr(f"stormdrop.target.{place}.CPU_COEFFICIENTS", later)
+    tomorrow = replace(today, coefficients=later)
+    assert tomorrow.to_json()["coefficients"] == {"version": later.version}
+    assert target_from_json(tomorrow.to_json()) == tomorrow
+    for tree in trees:
+        read = target_from_json(tree)
+        assert read != tomorrow
+        assert read.to_json() == trees[0]
+        assert judged_by(read) != judged_by(tomorrow)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"key": "another"}', '{"coefficients": {"version": 1}}'])
