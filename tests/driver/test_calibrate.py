@@ -14,7 +14,7 @@ from stormdrop.driver.calibrate import calibrate
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.paths import cache_dir
-from stormdrop.reservoir.experience import judged_by
+from stormdrop.reservoir.experience import Experience, judged_by, load, path_beside, save
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
 from stormdrop.runtime.host import detect, nominal
@@ -22,8 +22,9 @@ from stormdrop.runtime.targets import target_for
 from stormdrop.space.sketch import sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.cpu import Cpu, cross
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, target_from_json
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, target_from_json
 from tests.space.test_fit import OPERATORS
+from tests.support.experiences import experience
 from tests.support.records import make_records
 from tests.support.tiny_onnx import conv
 
@@ -47,6 +48,11 @@ def peak_of(target: Cpu) -> Peak:
 
 
 def measured_peak(target: Cpu, fresh: bool) -> Peak:
+    return peak_of(target)
+
+
+def stored_peak(target: Cpu, fresh: bool) -> Peak:
+    save_peak(target, peak_of(target))
     return peak_of(target)
 
 
@@ -155,6 +161,25 @@ def test_calibrating_fits_to_the_store_and_is_kept(
     assert found.calibrated.coefficients.tile_cycles > 1.5 * CPU_COEFFICIENTS.tile_cycles
     assert calibrate(2, store, reset=True).calibrated.coefficients == CPU_COEFFICIENTS
     assert detect(2).coefficients == CPU_COEFFICIENTS
+
+
+def test_calibrating_learns_from_the_store_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learned(store: Store, target: Target) -> Experience:
+        return experience([], target, margin=None)
+
+    monkeypatch.setattr(module, "measure_peak", stored_peak)
+    monkeypatch.setattr("stormdrop.reservoir.learning.learned", learned)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.path is not None
+        file = path_beside(store.path, detect(2))
+        save(file, experience([], detect(2)))
+        found = calibrate(2, store)
+    assert found.calibrated != nominal(2)
+    kept = load(file, detect(2))
+    assert kept is not None
+    assert kept.is_current(detect(2))
+    assert found.learned.endswith("nothing is taken unmeasured")
+    assert found.to_json()["learned"] == found.learned
 
 
 def test_without_trials_the_coefficients_stay_nominal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
