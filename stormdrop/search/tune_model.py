@@ -286,14 +286,34 @@ class _Search:
             if self._all and not any(s.slope for s in standings):
                 return "target met"
             chosen = self._divide.next(standings)
-            if chosen is None:
-                return "nothing left"
-            if self._budget.is_open and self._left < ENOUGH:
-                return "no further gain"
+            if chosen is None or (self._budget.is_open and self._left < ENOUGH):
+                if self._pass_on([t for t in self._all if t not in self._small]):
+                    continue
+                return "nothing left" if chosen is None else "no further gain"
             task = self._all[chosen]
+            before = task.leader
             if not self._round(task, self._settings.batch, is_ahead=True) or self._is_stuck(task):
                 task.is_over = True
                 task.move("ended")
+            if task.leader != before:
+                self._pass_on([t for t in self._all if t.is_over])
+
+    def _pass_on(self, tasks: Sequence[ModelTask]) -> bool:
+        """A round of one candidate, what the leaders of related tasks suggest, for each of some tasks that the division
+        would give no other round. A task whose search has ended is open again if that is its leader now. Returns
+        whether there was such a round; every leader is suggested once.
+        """
+        was_any = False
+        for task in tasks:
+            if task.session is None or task.best is None or self._over():
+                continue
+            if (siblings := self._siblings(task)) and task.session.suggest(siblings):
+                was_any, before = True, task.leader
+                self._round(task, 1)
+                task.is_over = task.is_over and task.leader == before
+                if task.is_over:
+                    task.move("ended")
+        return was_any
 
     def _is_stuck(self, task: ModelTask) -> bool:
         patience = self._settings.patience

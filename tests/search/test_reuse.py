@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
+from stormdrop.search.divide import Standing
 from stormdrop.search.events import Warned
 from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tune import cost_model, tune, versions
+from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
@@ -177,6 +180,38 @@ def test_the_leader_of_one_task_is_suggested_to_its_siblings() -> None:
             seen += len(mine)
         before += [(task, s) for s in candidates]
     assert seen >= 2
+
+
+@dataclass
+class Turns:
+    """Rounds for tasks in an order: each gets so many, while it is open."""
+
+    left: dict[int, int]
+
+    def next(self, standings: Sequence[Standing]) -> int | None:
+        chosen = next((k for k, left in self.left.items() if left and standings[k].is_open), None)
+        if chosen is not None:
+            self.left[chosen] -= 1
+        return chosen
+
+
+@pytest.mark.parametrize("rounds_before", [20, 0], ids=["its search has ended", "the division gives it no round"])
+def test_a_leader_that_is_found_late_is_still_suggested_to_a_sibling(rounds_before: int) -> None:
+    parts, seen = model(64, 256, 320), dict[Schedule, Result]()
+    late, sibling = (use.task for use in parts.tasks)
+    assert late.class_key == sibling.class_key
+
+    def rule(task: Task, schedule: Schedule) -> Result:
+        return timing(1e-3) if task is sibling else seen.setdefault(schedule, timing(1e-3 if len(seen) < 12 else 5e-4))
+
+    fake, settings = Fake(rule), replace(MODEL_SETTINGS, patience=8)
+    tuned_with(fake, parts, trials=200, settings=settings, divide=Turns({1: rounds_before, 0: 3}))
+    fast = [k for k, (task, batch) in enumerate(fake.batches) if task is late and timing(5e-4) in map(seen.get, batch)]
+    leader = next(s for s in fake.batches[fast[0]][1] if seen[s] == timing(5e-4))
+    told = [batch for task, batch in fake.batches[fast[0] :] if task is sibling]
+    assert len(told) == 1
+    assert len(told[0]) == 1
+    assert set(told[0]) <= set(refitted(sibling, [(late, leader)], TARGET))
 
 
 def test_without_reuse_tasks_of_a_model_do_not_share_candidates() -> None:
