@@ -88,7 +88,10 @@ def _transfers(
     from stormdrop.driver.model_build import suited
     from stormdrop.driver.transfers import transfers
     from stormdrop.reservoir.experience import load, path_beside
+    from stormdrop.search.reuse import absent_donors
 
+    if warning := absent_donors(models or (), opened):
+        say(notes(), one_line(warning, 500))
     parts = source.open().parts
     target = suited(options.machine(None, threads), parts)
     learned = load(path_beside(opened.path, target), target) if opened.path is not None else None
@@ -126,9 +129,6 @@ def transfer(origin: str, source: Source, measure: bool, threads: int | None, pa
     from stormdrop.reservoir.store import Store
 
     with written(Store.open(path), path) if measure else viewed(path) as opened:
-        if origin not in {*opened.models(), *(s.target for s in opened.summaries())}:
-            known = ", ".join(sorted(opened.models())) or "none"
-            raise UserError(f"the store has nothing of a model or machine {origin!r}; models are: {known}")
         parts, target, found = _transfers(source, (origin,), threads, opened)
         if not as_json:
             print_transfers(results(), found)

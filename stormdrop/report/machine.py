@@ -54,6 +54,8 @@ def print_calibration(console: Console, found: Calibration) -> None:
         f = found.fit
         told = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"
         say(console, f"{told}; the best by estimate is {f.regret_before:.1%}, {f.regret_after:.1%} behind the fastest")
+    if found.learned:
+        say(console, f"learned from the store: {found.learned}")
     timed: list[tuple[str, ...]] = []
     if found.models:
         console.print()

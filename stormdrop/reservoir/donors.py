@@ -6,9 +6,9 @@ verified trial.
     class     the donor's variant is of the class of a variant of the task
     anchor    the anchor stages are of one class, the epilogues differ
 
-Donors measured with the target's threads and at its temperature come first; among these, and among the others, those of
-the class before those of the anchor class, then the nearest. The distance of two tasks is the Euclidean distance of the
-log2 of their anchor stages' extents: a factor of two in one extent is 1.
+Donors of the class come before those of the anchor class, then the nearest first. The distance of two tasks is the
+Euclidean distance of the log2 of their anchor stages' extents: a factor of two in one extent is 1. Another number of
+threads or another temperature is one unit more.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ class Kinship:
     def order(self) -> tuple[bool, float]:
         return self.key != "class", self.distance
 
+    def units(self, is_equal: bool) -> float:
+        """The distance of a donor: one more where it was measured with other threads or at the other temperature."""
+        return self.distance + (not is_equal)
+
 
 @dataclass(frozen=True, slots=True)
 class Donor:
@@ -73,7 +77,7 @@ class Donor:
 
     @property
     def order(self) -> tuple[object, ...]:
-        return not self.is_equal, *self.kinship.order, self.task.digest
+        return self.kinship.key != "class", self.kinship.units(self.is_equal), self.task.digest
 
     def __str__(self) -> str:
         of = f" of {self.model}" if self.model else ""

@@ -125,10 +125,23 @@ def promising(donors: Sequence[DonorEntry], task: Task, target: Target) -> list[
         is_equal = (entry.threads, entry.cold) == (target.threads, target.is_cold)
         kin = None if is_equal and entry.digest == task.digest else _kinship(entry, task)
         if kin is not None:
-            units = kin.distance + (kin.key != "class") + (not is_equal)
+            units = kin.units(is_equal) + (kin.key != "class")
             saved = 1.0 - 1.0 / max(1.0, entry.gain)
             found.append((-saved * 0.5**units, units, k))
     return [donors[k] for _, _, k in sorted(found)[:MOST_OFFERED]]
+
+
+def nearest(donors: Sequence[DonorEntry], task: Task, target: Target, most: int | None = None) -> list[DonorEntry]:
+    """Donors that share a class with a variant of the task, without the task's own winner as measured on `target`; the
+    nearest first, where other threads or another temperature are one unit of distance.
+    """
+    found: list[tuple[float, int]] = []
+    for k, entry in enumerate(donors):
+        is_equal = (entry.threads, entry.cold) == (target.threads, target.is_cold)
+        kin = None if is_equal and entry.digest == task.digest else _kinship(entry, task)
+        if kin is not None and kin.key == "class":
+            found.append((kin.units(is_equal), k))
+    return [donors[k] for _, k in sorted(found)[:most]]
 
 
 def _kinship(entry: DonorEntry, task: Task) -> Kinship | None:
@@ -177,22 +190,6 @@ class Experience:
         """Whether the trees were grown for this target's present estimate, features and rules."""
         now = self.key, self.judged_by, self.features, self.rules
         return now == (target.key(), judged_by(target), judge_of(target).features.version, rules_text(rules))
-
-    def related(self, task: Task, target: Target, most: int | None = None) -> list[DonorEntry]:
-        """Donors that share a class with a variant of the task, without the task's own winner as measured on `target`.
-
-        Those measured with the target's threads and temperature come first; among equals the nearest.
-        """
-        variants = {v.class_key: extents(v) for v in reversed(task.variants)}
-        threads = target.threads
-        found: list[tuple[bool, tuple[bool, float], int]] = []
-        for k, entry in enumerate(self.donors):
-            own = variants.get(entry.class_key)
-            is_equal = (entry.threads, entry.cold) == (threads, target.is_cold)
-            if own is None or len(own) != len(entry.extents) or (is_equal and entry.digest == task.digest):
-                continue
-            found.append((not is_equal, Kinship("class", distance(entry.extents, own)).order, k))
-        return [self.donors[k] for _, _, k in sorted(found)[:most]]
 
     def offer(
         self, task: Task, target: Target, origin: str, donors: Sequence[DonorEntry] | None = None

@@ -191,8 +191,9 @@ def _digest(name: str) -> str:
 
 
 def _folds(rows: TrainingRows) -> dict[str, int]:
-    """The fold of each task, by digest. All tasks of a model are in one fold; an operator that was tuned alone counts
-    as a model. The largest models are dealt out first, each to the fold with the fewest rows.
+    """The fold of each task, by digest, and of each model, by name. All tasks of a model are in one fold; an operator
+    that was tuned alone counts as a model. The largest models are dealt out first, each to the fold with the fewest
+    rows.
     """
     home: dict[str, str] = {}
     digests = [_digest(rows.names[g]) for g in rows.group.tolist()]
@@ -205,7 +206,7 @@ def _folds(rows: TrainingRows) -> dict[str, int]:
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         fold_of[name] = filled.index(min(filled))
         filled[fold_of[name]] += sizes[name]
-    return {digest: fold_of[name] for digest, name in home.items()}
+    return fold_of | {digest: fold_of[name] for digest, name in home.items()}
 
 
 def _timed_tasks(store: Store, target: Target, rows: TrainingRows) -> list[tuple[Task, Target, TimedTrials]]:
@@ -258,7 +259,8 @@ def _held_out(
     for fold in range(max(folds.values(), default=-1) + 1):
         left_out = [(task, own, timed) for task, own, timed in tasks if folds.get(task.digest) == fold]
         scorer = rows.scorer(without=fold) if left_out else None
-        others = [d for d in donors if folds.get(d.digest) != fold]
+        # A held-out model's winners at another batch size or number of threads are of no task that has rows here.
+        others = [d for d in donors if fold not in (folds.get(d.digest), folds.get(d.model))]
         for task, own, timed in left_out if scorer is not None else ():
             assert scorer is not None
             offered = [d.offered for d in promising(others, task, own)]

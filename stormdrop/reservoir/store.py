@@ -311,6 +311,13 @@ class Store:
         rows = self._database.read(lambda c: c.execute("SELECT DISTINCT model FROM trial WHERE model <> ''").fetchall())
         return {row[0] for row in rows}
 
+    def machines(self) -> set[str]:
+        """The keys of all machines on which something was measured or decided."""
+        query = (
+            "SELECT key FROM machine WHERE id IN (SELECT machine_id FROM trial UNION SELECT machine_id FROM verdict)"
+        )
+        return {row[0] for row in self._database.read(lambda c: c.execute(query).fetchall())}
+
     def digests(self, models: Collection[str]) -> set[str]:
         """The tasks that were measured while these models were tuned."""
         query = f"""SELECT DISTINCT digest FROM task JOIN trial ON task_id = task.id

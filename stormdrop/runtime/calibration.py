@@ -22,7 +22,7 @@ from typing import TypeVar
 from stormdrop.errors import UserError
 from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
-from stormdrop.target.coefficients import CpuCoefficients
+from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Peak
 
@@ -71,7 +71,10 @@ def load_coefficients(target: Cpu) -> CpuCoefficients | None:
         tree = json.loads(text)
         if not isinstance(tree, dict) or tree.get("key") != identity(target):  # pyright: ignore
             raise ValueError("it describes another machine")
-        return CpuCoefficients.from_json(tree.get("coefficients"))  # pyright: ignore
+        found = CpuCoefficients.from_json(tree.get("coefficients"))  # pyright: ignore
+        if found.version != CPU_COEFFICIENTS.version:
+            raise ValueError(f"they are of version {found.version}, not {CPU_COEFFICIENTS.version}")
+        return found
 
     return _load(_path("coefficients", target), read)
 

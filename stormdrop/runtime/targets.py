@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.calibration import calibrated
 from stormdrop.runtime.device import Device
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, host_device
@@ -34,8 +35,10 @@ def target_for(
     precision: Precision | str | None = None,
 ) -> Target:
     """What to build for where the caller gave this much: `threads` stands above the pool's, the pool's above the
-    target's, the target's above all that `detect` asks; `precision` above the target's. Raises UserError for a wrong
-    number of threads, an unknown name or precision, and where there is no such GPU.
+    target's, the target's above all that `detect` asks; `precision` above the target's. A CPU on another number of
+    threads has the rates that were measured for that number, else nominal ones.
+
+    Raises UserError for a wrong number of threads, an unknown name or precision, and where there is no such GPU.
     """
     if threads is None and isinstance(pool, Pool):
         threads = pool.threads
@@ -56,7 +59,7 @@ def _target(target: Target | str | None, threads: int | None) -> Target:
     if target is None or target == "host":
         return detect(threads)
     if not isinstance(target, str):
-        return target if threads is None else target.with_threads(thread_count(threads))
+        return target if threads is None else _on_threads(target, thread_count(threads))
     kind, _, which = target.partition(":")
     if kind != "cuda" or (which and not which.startswith("sm_") and not which.isdecimal()):
         raise UserError(f"unknown target {target!r:.60}; write {USAGE}")
@@ -65,6 +68,13 @@ def _target(target: Target | str | None, threads: int | None) -> Target:
     from stormdrop.runtime.cuda.detect import detect_gpu
 
     return detect_gpu(int(which or 0))
+
+
+def _on_threads(target: Target, threads: int) -> Target:
+    """A target for another number of threads: with what was measured for that number, else with nominal rates."""
+    if isinstance(target, Gpu) or threads == target.threads:
+        return target
+    return calibrated(target.with_threads(threads).with_nominal_rates())
 
 
 def device_for(target: Target) -> Device:

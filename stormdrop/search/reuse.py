@@ -10,7 +10,7 @@ while a model is tuned, the leaders of its other tasks: siblings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -18,6 +18,7 @@ from typing import Literal, get_args
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.donors import kinship
+from stormdrop.reservoir.experience import nearest
 from stormdrop.reservoir.portfolio import portfolios
 from stormdrop.reservoir.store import Store
 from stormdrop.space.refit import refit
@@ -29,6 +30,9 @@ ReuseMode = Literal["seed", "only", "off"]
 MOST_DONORS = 16
 """Whose schedules are re-fitted: each gives up to three candidates, in some 20 ms. Of one table's candidates, the
 fastest of three from six donors was 10 % behind the fastest of all, the fastest of ten from sixteen donors 4 %."""
+
+MOST_NAMED = 8
+"""Models that a message lists."""
 
 Source = tuple[Task, Schedule]
 """A task and a schedule of it."""
@@ -43,6 +47,11 @@ class Reuse:
     mode: ReuseMode = "seed"
     models: tuple[str, ...] | None = None
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The models and machines that are asked for by name."""
+        return () if self.mode == "off" else self.models or ()
+
 
 def reuse_of(mode: str, donors: Sequence[str] | None) -> Reuse:
     """Raises UserError for a mode that there is not."""
@@ -52,6 +61,23 @@ def reuse_of(mode: str, donors: Sequence[str] | None) -> Reuse:
     if isinstance(donors, str):
         raise UserError(f"donors={donors!r}: give a list of names of models")
     return Reuse(modes[mode], None if donors is None else tuple(donors))
+
+
+def absent_donors(names: Collection[str], store: Store | None) -> str:
+    """What to warn of: the models or machines of which the store has nothing. Empty where it has something of each.
+
+    Raises UserError where it has nothing of any of them.
+    """
+    models, machines = (store.models(), store.machines()) if store is not None else (set[str](), set[str]())
+    absent = [repr(name) for name in names if name not in models | machines]
+    if not absent:
+        return ""
+    listed = sorted(models)
+    known = ", ".join([*listed[:MOST_NAMED], *(["…"] if listed[MOST_NAMED:] else [])]) or "none"
+    told = f"the store has nothing of a model or machine {' or '.join(absent)}; models are: {known}"
+    if len(absent) == len(names):
+        raise UserError(told)
+    return told
 
 
 def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules: Sequence[Rule]) -> list[Source]:
@@ -66,12 +92,12 @@ def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules
 
 
 def portfolio_sources(task: Task, target: Target) -> list[Source]:
-    """Schedules of portfolios that can be carried to a task of their class, those for as many threads first."""
+    """Schedules of portfolios that can be carried to a task of their class, in the order of donors."""
+    entries = [entry for portfolio in portfolios(target) for entry in portfolio.donors]
     found: list[Source] = []
-    for portfolio in portfolios(target):
-        for entry in portfolio.related(task, target, MOST_DONORS):
-            with suppress(UserError):  # of another version
-                found.append(entry.offered.source())
+    for entry in nearest(entries, task, target, MOST_DONORS):
+        with suppress(UserError):  # of another version
+            found.append(entry.offered.source())
     return found
 
 

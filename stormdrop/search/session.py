@@ -195,15 +195,15 @@ class Session:
         best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
         return list(dict.fromkeys([*best, *found[:1]]))
 
-    def suggest(self, sources: Sequence[Source]) -> None:
-        """Measure with the next round the best candidate that other tasks' schedules give, unless it was before.
-
-        It must be a point of a sketch that is searched.
+    def suggest(self, sources: Sequence[Source]) -> bool:
+        """Measure with the next round the best candidate that other tasks' schedules give, unless it was before. It
+        must be a point of a sketch that is searched. Returns whether there is one.
         """
         if fresh := self._points.unasked(refitted(self.task, sources, self.target, self._rules)):
             best = max(fresh, key=self._score)
             self._suggested.append(best)
             self._donated.add(self._points.schedule(best))
+        return bool(fresh)
 
     def _score(self, c: Candidate) -> float:
         return float(self._ranker.score(c.sketch, np.array([c.point], dtype=np.int64))[0])

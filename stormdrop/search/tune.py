@@ -27,7 +27,7 @@ from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
 from stormdrop.search.keeping import Keeper
-from stormdrop.search.reuse import reuse_of
+from stormdrop.search.reuse import absent_donors, reuse_of
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import REUSE_ONLY, StrategyFactory, named
@@ -79,10 +79,12 @@ def tune(
     The store keeps what was timed, never the value of an objective, and nothing of an objective's winner but its time:
     `build(task, schedule=tuned.best)` computes with the winner.
 
-    Raises UserError for a wrong budget, strategy, rule or start, RunError if nothing could be timed.
+    Raises UserError for a wrong budget, strategy, rule or start, and for donors the store has none of; RunError if
+    nothing could be timed.
     """
     check_budget(trials, seconds)
     reused = reuse_of(reuse, donors)
+    warning = absent_donors(reused.wanted, store)
     name, factory = named(search, reused)
     target = (target or detect()).with_cold_weights(cold)
     settings = settings or TuneSettings().on(target)
@@ -99,6 +101,8 @@ def tune(
         tools = Tools(target, measurer, factory, origin, cost, keeper, objective, settings, tuple(rules), reused)
         session = Session(task, tools, start=start, trials=trials, seconds=seconds, listen=listen, spaces=spaces)
         listen(TaskStarted(task, len(session.spaces), name, trials, seconds, session.known))
+        if warning:
+            listen(Warned(warning))
         with interruptible() as stop:
             ended = _spend(session, trials, seconds, settings, stop)
             if ended == "interrupted":

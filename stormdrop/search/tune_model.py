@@ -40,7 +40,7 @@ from stormdrop.search.model_events import (
     TunedModel,
 )
 from stormdrop.search.model_task import ModelTask, Score, negligible
-from stormdrop.search.reuse import Source, related, reuse_of
+from stormdrop.search.reuse import Source, absent_donors, related, reuse_of
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
@@ -111,7 +111,8 @@ def tune_models(
     that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
     unless reuse is off, tasks of the models also begin from each other's leaders.
 
-    Raises UserError for a wrong budget, goal, strategy or rule, RunError if no task could be timed.
+    Raises UserError for a wrong budget, goal, strategy or rule, and for donors of which the store has none; RunError if
+    no task could be timed.
     """
     check_budget(trials, seconds)
     if not models:
@@ -120,6 +121,8 @@ def tune_models(
         raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
     began = clock()
     reused = reuse_of(reuse, donors)
+    if warning := absent_donors(reused.wanted, store):
+        listen(Warned(warning))
     name, factory = named(search, reused)
     target = target or detect()
     settings = settings or MODEL_SETTINGS.on(target)
@@ -283,14 +286,34 @@ class _Search:
             if self._all and not any(s.slope for s in standings):
                 return "target met"
             chosen = self._divide.next(standings)
-            if chosen is None:
-                return "nothing left"
-            if self._budget.is_open and self._left < ENOUGH:
-                return "no further gain"
+            if chosen is None or (self._budget.is_open and self._left < ENOUGH):
+                if self._pass_on([t for t in self._all if t not in self._small]):
+                    continue
+                return "nothing left" if chosen is None else "no further gain"
             task = self._all[chosen]
+            before = task.leader
             if not self._round(task, self._settings.batch, is_ahead=True) or self._is_stuck(task):
                 task.is_over = True
                 task.move("ended")
+            if task.leader != before:
+                self._pass_on([t for t in self._all if t.is_over])
+
+    def _pass_on(self, tasks: Sequence[ModelTask]) -> bool:
+        """A round of one candidate, what the leaders of related tasks suggest, for each of some tasks that the division
+        would give no other round. A task whose search has ended is open again if that is its leader now. Returns
+        whether there was such a round; every leader is suggested once.
+        """
+        was_any = False
+        for task in tasks:
+            if task.session is None or task.best is None or self._over():
+                continue
+            if (siblings := self._siblings(task)) and task.session.suggest(siblings):
+                was_any, before = True, task.leader
+                self._round(task, 1)
+                task.is_over = task.is_over and task.leader == before
+                if task.is_over:
+                    task.move("ended")
+        return was_any
 
     def _is_stuck(self, task: ModelTask) -> bool:
         patience = self._settings.patience

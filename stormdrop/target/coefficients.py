@@ -102,9 +102,15 @@ class CpuCoefficients:
 
     @staticmethod
     def from_json(tree: Any) -> "CpuCoefficients":
-        """The inverse of `to_json`. Raises UserError for another version, and for what no fit would have written."""
-        if not isinstance(tree, Mapping) or tree.get("version") != CPU_COEFFICIENTS.version:  # pyright: ignore
-            raise UserError(f"not coefficients of version {CPU_COEFFICIENTS.version}")
+        """The inverse of `to_json`. Of another version the version alone: its numbers belong to other formulas.
+
+        Raises UserError for what no version would have written.
+        """
+        version = tree.get("version") if isinstance(tree, Mapping) else None  # pyright: ignore
+        if type(version) is not int:
+            raise UserError("not coefficients: they have no version")
+        if version != CPU_COEFFICIENTS.version:
+            return replace(CPU_COEFFICIENTS, version=version)
         changed = {str(name): value for name, value in tree.items() if name != "version"}
         for name, value in changed.items():
             if name not in FITTED or type(value) not in (int, float) or not (isfinite(value) and value >= 0):
@@ -113,4 +119,7 @@ class CpuCoefficients:
 
 
 CPU_COEFFICIENTS = CpuCoefficients(version=3)
-"""Nominal: those of a Zen 4 server core."""
+"""Nominal: those of a Zen 4 server core. Whoever changes them, or a formula that uses them, raises the version: what
+was estimated before is then computed anew."""
+UNWRITTEN_VERSION = 3
+"""Of the nominal coefficients of a target whose JSON has none. Later ones are written."""

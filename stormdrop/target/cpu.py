@@ -9,12 +9,12 @@ Invariant: code assembled for a target holds no vector wider than `vector_bytes`
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
-from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
+from stormdrop.target.coefficients import CPU_COEFFICIENTS, UNWRITTEN_VERSION, CpuCoefficients
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
@@ -143,8 +143,9 @@ class Cpu:
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         del values["temperature"], values["coefficients"]
-        fitted = {} if self.coefficients == CPU_COEFFICIENTS else {"coefficients": self.coefficients.to_json()}
-        return {"kind": "cpu", **values, "cold": self.is_cold, **fitted}
+        coefficients = self.coefficients.to_json()
+        written = {} if coefficients == {"version": UNWRITTEN_VERSION} else {"coefficients": coefficients}
+        return {"kind": "cpu", **values, "cold": self.is_cold, **written}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
@@ -154,8 +155,10 @@ class Cpu:
         """
         cold = _checked("cold", data.get("cold", False), bool)
         values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
-        fitted = data.get("coefficients")
-        values["coefficients"] = CPU_COEFFICIENTS if fitted is None else CpuCoefficients.from_json(fitted)
+        written = data.get("coefficients")
+        values["coefficients"] = CpuCoefficients.from_json(
+            {"version": UNWRITTEN_VERSION} if written is None else written
+        )
         for field in fields(cls):
             if field.name not in values and (field.name in data or field.default is MISSING):
                 values[field.name] = _checked(field.name, data.get(field.name), field.type)
@@ -252,7 +255,7 @@ class Cpu:
         return replace(narrow, temperature=self.temperature, cores=self.cores)
 
     def with_threads(self, threads: int) -> "Cpu":
-        """The same machine used by so many threads, with nominal shared rates."""
+        """The same cores, of which so many threads are used: with nominal shared rates, and a core's as they are."""
         if threads < 1:
             raise UserError(f"a target needs at least one thread, got {threads}")
         if threads == self.threads:
@@ -260,6 +263,11 @@ class Cpu:
         rates = _rates(self.cpu)
         shared = {"l3_gbs": rates.l3_gbs(threads), "dram_gbs": rates.dram_gbs(threads)}
         return replace(self, threads=threads, **shared, handover_gbs=rates.handover_gbs(threads))
+
+    def with_nominal_rates(self) -> "Cpu":
+        """The same machine before anything was measured of it: with nominal rates and coefficients of the estimate."""
+        rates = _nominal(self.cpu, ISAS[self.isa], self.threads)
+        return replace(self, **rates, coefficients=CPU_COEFFICIENTS)
 
     def with_cold_weights(self, cold: bool | None) -> "Cpu":
         """The same machine at one of the two temperatures; None: at its own."""
@@ -305,7 +313,6 @@ def cross(isa: str) -> Cpu:
 
 
 def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, threads: int, caches: Caches) -> Cpu:
-    per_cycle, rates = _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle), _rates(cpu)
     return Cpu(
         name=name,
         triple=triple,
@@ -317,11 +324,32 @@ def cpu_target(name: str, triple: str, cpu: str, features: str, isa: Isa, thread
         has_fma=isa.has_fma,
         threads=threads,
         **asdict(caches),
-        fma_per_cycle=per_cycle,
+        fma_per_cycle=_fma_per_cycle(cpu, isa),
         fma_latency=isa.fma_latency,
-        peak_gflops=isa.vector_bytes / 4 * 2 * per_cycle * rates.ghz,
-        l2_gbs=rates.l2_bytes_per_cycle * rates.ghz,
-        l3_gbs=rates.l3_gbs(threads),
-        dram_gbs=rates.dram_gbs(threads),
-        handover_gbs=rates.handover_gbs(threads),
+        **_nominal(cpu, isa, threads),
     )
+
+
+def _fma_per_cycle(cpu: str, isa: Isa) -> float:
+    return _FMA_PER_CYCLE.get((cpu, isa.name), isa.fma_per_cycle)
+
+
+class _Rates(TypedDict):
+    """The rates of a `Cpu`, by the names of its fields."""
+
+    peak_gflops: float
+    l2_gbs: float
+    l3_gbs: float
+    dram_gbs: float
+    handover_gbs: float
+
+
+def _nominal(cpu: str, isa: Isa, threads: int) -> _Rates:
+    rates = _rates(cpu)
+    return {
+        "peak_gflops": isa.vector_bytes / 4 * 2 * _fma_per_cycle(cpu, isa) * rates.ghz,
+        "l2_gbs": rates.l2_bytes_per_cycle * rates.ghz,
+        "l3_gbs": rates.l3_gbs(threads),
+        "dram_gbs": rates.dram_gbs(threads),
+        "handover_gbs": rates.handover_gbs(threads),
+    }

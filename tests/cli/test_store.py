@@ -409,7 +409,8 @@ def test_donors_shows_whose_schedules_would_help_a_model(tmp_path: Path, path: P
     (donor,) = helped[0]["donors"]
     assert (donor["key"], donor["model"], donor["equal"]) == ("class", "wider", True)
     assert donor["distance"] > 0.5
-    assert not any(task["donors"] for task in json.loads(good(*asked, "--donor", "nobody", "--json"))["tasks"])
+    assert "models are: tiny.onnx, wider" in failed(*asked, "--donor", "nobody")
+    assert "nothing of a model or machine 'nobody'" in run(*asked, "--donor", "wider", "--donor", "nobody").stderr
 
 
 def wider(tmp_path: Path, path: Path) -> tuple[Path, Task]:

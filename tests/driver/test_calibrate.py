@@ -14,14 +14,17 @@ from stormdrop.driver.calibrate import calibrate
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.paths import cache_dir
+from stormdrop.reservoir.experience import Experience, judged_by, load, path_beside, save
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
 from stormdrop.runtime.host import detect, nominal
+from stormdrop.runtime.targets import target_for
 from stormdrop.space.sketch import sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
-from stormdrop.target.cpu import Cpu
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, target_from_json
+from stormdrop.target.cpu import Cpu, cross
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, target_from_json
 from tests.space.test_fit import OPERATORS
+from tests.support.experiences import experience
 from tests.support.records import make_records
 from tests.support.tiny_onnx import conv
 
@@ -45,6 +48,11 @@ def peak_of(target: Cpu) -> Peak:
 
 
 def measured_peak(target: Cpu, fresh: bool) -> Peak:
+    return peak_of(target)
+
+
+def stored_peak(target: Cpu, fresh: bool) -> Peak:
+    save_peak(target, peak_of(target))
     return peak_of(target)
 
 
@@ -80,10 +88,46 @@ def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
     assert detect(2).coefficients == CPU_COEFFICIENTS
 
 
+def test_a_target_on_other_threads_has_what_was_measured_for_that_number_else_nominal_rates() -> None:
+    for plain, scale in ((nominal(1), 1.0), (nominal(2), 2.0)):
+        save_peak(plain, replace(peak_of(plain), gflops=scale * 150.0))
+        save_coefficients(plain, replace(SLOW, tile_cycles=40.0 * scale))
+    assert detect(2) != replace(nominal(2), coefficients=detect(2).coefficients)
+    assert target_for(detect(2), 1) == detect(1)
+    assert target_for(detect(1), 2) == detect(2)
+    assert target_for(detect(2).with_cold_weights(True), 1) == detect(1).with_cold_weights(True)
+    changed = replace(detect(2), l3_gbs=1.0)
+    assert target_for(changed, 2) is changed
+    foreign = cross("sse")
+    assert target_for(replace(foreign, threads=2, peak_gflops=1.0), 1) == foreign.with_threads(1)
+
+
+def test_a_target_on_other_threads_that_nothing_was_measured_for_is_nominal() -> None:
+    save_peak(nominal(2), peak_of(nominal(2)))
+    save_coefficients(nominal(2), SLOW)
+    assert target_for(detect(2), 1) == detect(1) == nominal(1)
+
+
 def test_a_fitted_target_travels_as_json() -> None:
     fitted = replace(nominal(2), coefficients=SLOW)
     assert target_from_json(fitted.to_json()) == fitted
-    assert "coefficients" not in nominal(2).to_json()
+    assert "coefficients" not in nominal(2).to_json()  # that of version 3, as every store has it
+
+
+def test_a_target_of_other_nominal_coefficients_says_so_and_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    today = nominal(2)
+    trees = [today.to_json(), replace(today, coefficients=SLOW).to_json()]
+    later = replace(CPU_COEFFICIENTS, version=CPU_COEFFICIENTS.version + 1)
+    for place in ("coefficients", "cpu"):
+        monkeypatch.setattr(f"stormdrop.target.{place}.CPU_COEFFICIENTS", later)
+    tomorrow = replace(today, coefficients=later)
+    assert tomorrow.to_json()["coefficients"] == {"version": later.version}
+    assert target_from_json(tomorrow.to_json()) == tomorrow
+    for tree in trees:
+        read = target_from_json(tree)
+        assert read != tomorrow
+        assert read.to_json() == trees[0]
+        assert judged_by(read) != judged_by(tomorrow)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"key": "another"}', '{"coefficients": {"version": 1}}'])
@@ -117,6 +161,25 @@ def test_calibrating_fits_to_the_store_and_is_kept(
     assert found.calibrated.coefficients.tile_cycles > 1.5 * CPU_COEFFICIENTS.tile_cycles
     assert calibrate(2, store, reset=True).calibrated.coefficients == CPU_COEFFICIENTS
     assert detect(2).coefficients == CPU_COEFFICIENTS
+
+
+def test_calibrating_learns_from_the_store_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learned(store: Store, target: Target) -> Experience:
+        return experience([], target, margin=None)
+
+    monkeypatch.setattr(module, "measure_peak", stored_peak)
+    monkeypatch.setattr("stormdrop.reservoir.learning.learned", learned)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.path is not None
+        file = path_beside(store.path, detect(2))
+        save(file, experience([], detect(2)))
+        found = calibrate(2, store)
+    assert found.calibrated != nominal(2)
+    kept = load(file, detect(2))
+    assert kept is not None
+    assert kept.is_current(detect(2))
+    assert found.learned.endswith("nothing is taken unmeasured")
+    assert found.to_json()["learned"] == found.learned
 
 
 def test_without_trials_the_coefficients_stay_nominal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

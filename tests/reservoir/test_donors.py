@@ -58,14 +58,23 @@ def test_winners_of_the_anchor_alone_come_after_those_of_the_class() -> None:
         assert [(d.kinship.key, d.task.name[:3]) for d in found] == [("class", "CBR"), ("anchor", "C2D")]
 
 
-def test_other_threads_and_temperatures_are_marked_and_come_last() -> None:
+def test_other_threads_and_temperatures_are_marked_and_count_as_one_unit_of_distance() -> None:
     with Store.in_memory() as store:
         add(store, WANTED, HERE.with_threads(1))
         add(store, WANTED, cold=True)
         add(store, small_task(512))
+        add(store, small_task(96))
         found = store.donors(WANTED, HERE)
-        assert [d.is_equal for d in found] == [True, False, False]
-        assert found[0].task.digest == small_task(512).digest
+        assert [d.is_equal for d in found] == [True, False, False, True]
+        assert [d.task.digest for d in found] == [t.digest for t in (small_task(96), WANTED, WANTED, small_task(512))]
+
+
+def test_donors_of_the_anchor_do_not_push_out_the_tasks_own_winner_on_other_threads() -> None:
+    with Store.in_memory() as store:
+        add(store, with_epilogue(14), HERE.with_threads(1))
+        add(store, convolution(14))
+        found = store.donors(with_epilogue(14), HERE, limit=1)
+        assert [d.task.digest for d in found] == [with_epilogue(14).digest]
 
 
 def test_the_tasks_own_winner_is_no_donor() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir import learning
-from stormdrop.reservoir.experience import load, path_beside
+from stormdrop.reservoir.experience import DonorEntry, load, path_beside
 from stormdrop.reservoir.learning import HeldOut, donors_of_store, keep_learned, learned, margin_of
 from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
@@ -22,6 +22,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
+from stormdrop.target.machine import Target
 from tests.support.experiences import random_schedule
 from tests.support.records import HERE, VERSIONS, make_verdict, timing
 
@@ -174,6 +175,31 @@ def test_tasks_that_are_left_out_are_neither_donors_nor_learned_from() -> None:
     assert less.evidence is not None
     assert less.evidence.tasks == 12
     assert less.scorer != whole.scorer
+
+
+def test_winners_of_a_held_out_model_that_were_never_measured_here_are_not_offered_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered: list[tuple[Task, set[str]]] = []
+
+    def promising(donors: Sequence[DonorEntry], task: Task, target: Target) -> list[DonorEntry]:
+        offered.append((task, {d.model for d in donors}))
+        return []
+
+    monkeypatch.setattr(learning, "promising", promising)
+    alone = HERE.with_threads(1)
+    with filled(learnable) as store:
+        for n, case in enumerate(cases()):  # each model at another batch size, on another number of threads
+            task = build("GMM", (1, 200 + n, 64, 40))
+            schedules = random_schedule(task, alone, n), default_schedule(task, alone)
+            trials = [Record(task, s, alone, timing(1e-3), VERSIONS, model=case.model) for s in schedules]
+            store.add(trials)
+            store.add_verdicts([make_verdict(*trials)])
+        assert {d.threads for d in donors_of_store(store, HERE)} == {1, HERE.threads}
+        learned(store, HERE)
+    models = {case.task.digest: case.model for case in cases()}
+    assert len(offered) == len(models)
+    assert all(models[task.digest] not in of for task, of in offered)
 
 
 def test_a_task_whose_default_was_not_timed_says_nothing() -> None:

@@ -203,6 +203,14 @@ def test_a_search_begins_from_a_portfolio_where_the_store_has_no_donor_of_the_cl
         assert schedule == own
 
 
+def test_a_near_schedule_of_a_portfolio_for_other_threads_comes_before_a_distant_one(folder: Path) -> None:
+    for target, n in ((HERE, 512), (HERE.with_threads(1), 64)):
+        save(folder / file_name(target), experience([(product(n), random_schedule(product(n), target))], target))
+    with Store.in_memory() as store:
+        found = stored_sources(product(50), HERE, store, Reuse(), RULES)
+    assert [task.name for task, _ in found] == [product(n).name for n in (64, 512)]
+
+
 def test_portfolios_for_other_threads_come_last_and_those_of_other_machines_never(folder: Path) -> None:
     donor = product(64)
     for target, seed in ((HERE, 0), (HERE.with_threads(1), 1)):

@@ -249,6 +249,23 @@ def test_features_that_another_calibration_judged_are_computed_anew(store: Store
     assert np.array_equal(store.training(faster).features, features[1])
 
 
+def test_features_that_earlier_nominal_coefficients_judged_are_computed_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch = sketches(small_task(), HERE)[0]
+    points = sketch.sample_legal(2, np.random.default_rng(0))
+    wrong = np.ones(len(FEATURES), np.float32)
+    made = [replace(r, schedule=sketch.schedule(p), features=wrong) for r, p in zip(make_records(2), points)]
+    target = replace(HERE, name="another of this kind")  # whose JSON nobody has read yet
+    store.add([replace(r, target=target) for r in made])
+    later = replace(HERE.coefficients, version=HERE.coefficients.version + 1)
+    for place in ("coefficients", "cpu"):
+        monkeypatch.setattr(f"stormdrop.target.{place}.CPU_COEFFICIENTS", later)
+    rows = store.training(replace(target, coefficients=later))
+    assert rows.was_recomputed.all()
+    assert not np.array_equal(rows.features[0], wrong)
+
+
 def test_a_trial_whose_schedule_cannot_be_replayed_and_has_no_features_teaches_nothing(store: Store) -> None:
     store.add(make_records(2))
     store.add([replace(of_another_rule(r), features=None) for r in make_records(3)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,15 +15,19 @@ from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.record import DEFAULT, DONOR, Record
 from stormdrop.reservoir.store import Store
+from stormdrop.search.divide import Standing
+from stormdrop.search.events import Warned
 from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tune import cost_model, tune, versions
+from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay, sketches
 from tests.search.test_tune import TARGET, Replay, timing
 from tests.search.test_tune_model import Fake, model, tuned_with
+from tests.support.records import make_records
 
 TASK, DONOR_TASK = build("GMM", (1, 64, 96, 80)), build("GMM", (1, 48, 64, 64))
 
@@ -69,12 +75,28 @@ def test_without_reuse_no_donor_is_measured() -> None:
 
 def test_the_donors_models_can_be_chosen() -> None:
     measurers = Replay(), Replay()
+    store = store_with(winner(DONOR_TASK))
+    store.add([replace(make_records(1)[0], model="somebody")])
     for measurer, names in zip(measurers, (["other"], ["somebody"])):
-        store = store_with(winner(DONOR_TASK))
         tune(TASK, TARGET, measurer=measurer, trials=20, store=store, reuse="only", donors=names)
     donated = set(refit(winner(DONOR_TASK), DONOR_TASK, TASK, TARGET))
     assert donated <= set(first_batch(measurers[0]))
     assert not donated & set(first_batch(measurers[1]))
+
+
+def test_donors_of_which_the_store_has_nothing_are_refused_and_some_of_them_warned_of() -> None:
+    with pytest.raises(UserError, match="nothing of a model or machine 'typo' or 'another'; models are: other"):
+        tune(TASK, TARGET, measurer=Replay(), store=store_with(winner(DONOR_TASK)), donors=["typo", "another"])
+    with pytest.raises(UserError, match="'typo'; models are: none"):
+        tuned_with(Fake(), model(64), trials=8, store=None, donors=["typo"])
+    assert tune(TASK, TARGET, measurer=Replay(), trials=4, reuse="off", donors=["typo"])
+    told: list[Any] = []
+    for names in (["other", "typo"], ["other", TARGET.key()]):
+        store = store_with(winner(DONOR_TASK))
+        tune(TASK, TARGET, measurer=Replay(), trials=4, store=store, donors=names, listen=told.append)
+        tuned_with(Fake(), model(64), told, trials=8, store=store, donors=names)
+    warnings = [event.message for event in told if isinstance(event, Warned)]
+    assert warnings == ["the store has nothing of a model or machine 'typo'; models are: other"] * 2
 
 
 def test_reuse_alone_measures_the_seeds_and_a_short_descent() -> None:
@@ -158,6 +180,38 @@ def test_the_leader_of_one_task_is_suggested_to_its_siblings() -> None:
             seen += len(mine)
         before += [(task, s) for s in candidates]
     assert seen >= 2
+
+
+@dataclass
+class Turns:
+    """Rounds for tasks in an order: each gets so many, while it is open."""
+
+    left: dict[int, int]
+
+    def next(self, standings: Sequence[Standing]) -> int | None:
+        chosen = next((k for k, left in self.left.items() if left and standings[k].is_open), None)
+        if chosen is not None:
+            self.left[chosen] -= 1
+        return chosen
+
+
+@pytest.mark.parametrize("rounds_before", [20, 0], ids=["its search has ended", "the division gives it no round"])
+def test_a_leader_that_is_found_late_is_still_suggested_to_a_sibling(rounds_before: int) -> None:
+    parts, seen = model(64, 256, 320), dict[Schedule, Result]()
+    late, sibling = (use.task for use in parts.tasks)
+    assert late.class_key == sibling.class_key
+
+    def rule(task: Task, schedule: Schedule) -> Result:
+        return timing(1e-3) if task is sibling else seen.setdefault(schedule, timing(1e-3 if len(seen) < 12 else 5e-4))
+
+    fake, settings = Fake(rule), replace(MODEL_SETTINGS, patience=8)
+    tuned_with(fake, parts, trials=200, settings=settings, divide=Turns({1: rounds_before, 0: 3}))
+    fast = [k for k, (task, batch) in enumerate(fake.batches) if task is late and timing(5e-4) in map(seen.get, batch)]
+    leader = next(s for s in fake.batches[fast[0]][1] if seen[s] == timing(5e-4))
+    told = [batch for task, batch in fake.batches[fast[0] :] if task is sibling]
+    assert len(told) == 1
+    assert len(told[0]) == 1
+    assert set(told[0]) <= set(refitted(sibling, [(late, leader)], TARGET))
 
 
 def test_without_reuse_tasks_of_a_model_do_not_share_candidates() -> None:

@@ -466,7 +466,7 @@ def test_a_division_of_ones_own_decides() -> None:
             return None
 
     fake = Fake()
-    tuned = tuned_with(fake, model(32, 48, 40), trials=500, divide=Never())
+    tuned = tuned_with(fake, model(32, 48, 40), trials=500, divide=Never(), reuse="off")
     assert tuned.stopped == "nothing left"
     assert len(fake.batches) == 2
 
