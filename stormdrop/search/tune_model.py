@@ -424,8 +424,8 @@ class _Search:
         for task in self._all:
             if task in winners or task.session is None or task.phase == "failed":
                 continue
+            task.stay()
             if task.phase != "small":
-                task.stay()
                 task.move("proved" if task.was_proved else "default")
             task.decide_for_default()
 
