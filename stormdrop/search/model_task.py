@@ -220,6 +220,8 @@ class ModelTask:
             default=self.session.default if self.session is not None else None,
             verified=self.is_verified or (schedule is not None and self.was_proved),
             failure=str(self.failure or "") if self.best is None else "",
+            before=self.stored,
+            is_default_timed=self.session is not None and self.session.default_seconds is not None,
         )
 
 

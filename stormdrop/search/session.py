@@ -43,6 +43,7 @@ PROOFS = 3  # of one winner, where it seems disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
 PROVED = "reference values and every element of the default schedule's output, in a fresh process"
 CHECKED = "reference values, whenever it was timed"
+UNCHECKED = "nothing: compared with the reference when it is compiled"
 
 
 class Session:
