@@ -268,7 +268,7 @@ class _Build:
         held = proved_again(verdicts, self.target, self._rules) if verdicts else []
         if held and isinstance(self.schedules, Renews):
             self.schedules.renew(held)
-        return changed - {verdict.task.digest for verdict in held}
+        return changed - {verdict.task.digest for verdict, _ in held}
 
     def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
         """The strides of run-time inputs and output; None where they are row-major."""
