@@ -27,6 +27,7 @@ from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.paths import cache_dir
+from stormdrop.reservoir.claims import Claim, is_believable
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
@@ -186,7 +187,8 @@ class Store:
     ) -> Verdict | None:
         """The newest verdict at the target's temperature, unless `cold` says which; with `model` that of this model.
 
-        Imported ones are another matter, and asked for by themselves. Those whose schedules follow a rule that is not
+        Imported ones are another matter, and asked for by themselves. A migrated one whose time is less than the
+        target needs is none: its record may have been imported. Those whose schedules follow a rule that is not
         among `rules` are skipped, with a remark.
         """
 
@@ -199,7 +201,8 @@ class Store:
 
         row, absent = self._database.read(newest)
         self._remark(absent)
-        return None if row is None else verdict_of(row, task, target)
+        found = None if row is None else verdict_of(row, task, target)
+        return found if found is None or _is_believable(found, at, rules) else None
 
     def best(
         self,
@@ -305,7 +308,8 @@ class Store:
                 verdict = verdict_of(row, task_of(row.task_json), target)
             except UserError:
                 continue
-            if verdict.target.with_threads(target.threads).key() == target.key():
+            is_here = verdict.target.with_threads(target.threads).key() == target.key()
+            if is_here and _is_believable(verdict, target.with_threads(verdict.target.threads), rules):
                 found.append((verdict, model))
         return found
 
@@ -410,6 +414,13 @@ def _newest(
     place = _at(c, task.digest, target.key(), target.is_cold)
     found = c.execute(query, (*place, model, int(is_imported))).fetchone()
     return None if found is None else VerdictRow(*found)
+
+
+def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> bool:
+    """Stores without verdicts did not tell imported records from their own."""
+    if verdict.provenance != "migrated":
+        return True
+    return is_believable(Claim(verdict.task, here, verdict.schedule, verdict.seconds), rules)
 
 
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:

@@ -196,6 +196,7 @@ def test_a_verdict_that_was_decided_meanwhile_is_not_replaced_by_a_renewed_one(
         assert isinstance(read, Verdict)
         schedules.renew([(read, replace(read, code="2 3"))])
         held = schedules(task)
+        assert isinstance(held, Verdict)
         assert held == replace(read, code="2 3")
         store.add_verdicts([new])
         schedules.renew([(held, replace(held, code="4 5"))])
