@@ -224,6 +224,34 @@ def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_rema
     assert known(task, target) == stale
 
 
+# ---- schedules that do not fit their task
+
+
+def test_a_schedule_that_cannot_be_replayed_is_the_default_in_what_the_model_says(
+    parts: Partition, target: Target
+) -> None:
+    task = parts.tasks[0].task
+    (schedule,) = other_schedules(task, target, 1)
+    elsewhere = replace(schedule, class_key="another")
+    for given, origin in ((schedule, "given"), (elsewhere, "default")):
+        model = model_build.build_model(parts, target, {task: given}.get)
+        assert model.origins[task.digest] == origin
+
+
+def test_values_that_are_no_legal_point_are_fitted_with_one_warning(
+    parts: Partition, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = parts.tasks[0].task
+    (schedule,) = other_schedules(task, target, 1)
+    illegal = replace(schedule, values=tuple((name, 10**6) for name, _ in schedule.values))
+    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
+        model_build.build_model(parts, target, {task: schedule}.get)
+        assert caplog.messages == []
+        model_build.build_model(parts, target, {task: illegal}.get)
+    (message,) = caplog.messages
+    assert message.startswith(f"{task.name} is computed by another schedule")
+
+
 def test_without_a_store_everything_is_computed_by_default(parts: Partition, target: Target) -> None:
     assert stored_schedules(target)(parts.tasks[0].task) is None
     assert not default_path().exists()
