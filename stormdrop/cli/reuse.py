@@ -9,7 +9,7 @@ import click
 
 from stormdrop.cli import options
 from stormdrop.cli.source import Source, source_options
-from stormdrop.errors import UserError
+from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, results, say
 from stormdrop.report.text import one_line
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stormdrop.driver.transfers import TaskTransfer
     from stormdrop.graph.partition import Partition
     from stormdrop.reservoir.store import Store
+    from stormdrop.reservoir.verdict import Verdict
     from stormdrop.space.rules import Rule
     from stormdrop.target.machine import Target
 
@@ -143,17 +144,22 @@ def _measured(
     parts: Partition, target: Target, origin: str, store: Store, rules: tuple[Rule, ...], is_quiet: bool
 ) -> dict[str, object]:
     """Let re-fitted schedules challenge the defaults; what the model accepts."""
-    from stormdrop.driver.in_model import accept
+    from stormdrop.driver.in_model import accept, kept_in, verdicts_of
     from stormdrop.driver.tune import learn
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.search.tune_model import tune_models
 
+    decided: list[Verdict] = []
     with ModelProgress(notes(), target.peak_gflops) as progress:
         (tuned,) = tune_models(
-            [parts], target, store=store, reuse="only", donors=[origin], rules=rules, listen=progress
+            [parts], target, store=store, reuse="only", donors=[origin], decided=decided, rules=rules, listen=progress
         )
     with notes().status("timing the model"):
-        tuned = accept(parts, tuned, store, rules=rules)
+        try:
+            tuned = accept(parts, tuned, store, rules=rules, decided=decided)
+        except StormdropError:  # the model cannot be timed: what was proved is kept all the same
+            kept_in(store, tuned, verdicts_of(tuned, decided))
+            raise
         learn(store, target, lambda told: say(notes(), one_line(told, 500)))
     if not is_quiet:
         print_tuned(results(), tuned, target.peak_gflops)

@@ -325,7 +325,7 @@ class Chosen:
         _, _, taken = pick(task, found, self.target, self.rules)
         return (None, DEFAULT, None) if taken is None else (taken.schedule, taken.origin, taken)
 
-    def renew(self, verdicts: Sequence[Verdict]) -> None:
+    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None:
         from stormdrop.driver.stored import Renews
 
         if isinstance(self._stored, Renews):

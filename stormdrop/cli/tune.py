@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from stormdrop.graph.partition import Partition
     from stormdrop.reservoir.store import Store
+    from stormdrop.reservoir.verdict import Verdict
     from stormdrop.search.goal import Goal
     from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
@@ -101,6 +103,7 @@ def tune(
     target = options.machine(target_name, threads)
     settings = MODEL_SETTINGS.on(target)
     console, store = notes(), open_store(store_path)
+    decided: list[Verdict] = []
     meter = peak_meter(target)
     peak_gflops = meter.gflops()
     is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
@@ -125,12 +128,13 @@ def tune(
             reuse=reuse,
             donors=donors or None,
             settings=settings if patience is None else replace(settings, patience=patience),
+            decided=decided,
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None
     reports: list[dict[str, object]] = []
     for parts, searched in zip(models, found):
-        tuned = _accepted(parts, searched, store, console, quiet, rules)
+        tuned = _accepted(parts, searched, store, console, quiet, rules, decided)
         if not as_json:
             if len(found) > 1:
                 heading(results(), tuned.name)
@@ -154,19 +158,20 @@ def _accepted(
     console: Console,
     quiet: bool,
     rules: tuple[Rule, ...],
+    decided: Sequence[Verdict],
 ) -> TunedModel:
     """What the model itself accepts. What goes wrong here takes nothing from what was found."""
-    from stormdrop.driver.in_model import accept
+    from stormdrop.driver.in_model import accept, kept_in, verdicts_of
 
     try:
-        timed = partial(accept, parts, tuned, store, rules=rules)
+        timed = partial(accept, parts, tuned, store, rules=rules, decided=decided)
         if quiet:
             return timed()
         with console.status("") as status:
             return timed(tell=lambda text: status.update(text))
     except StormdropError as error:
         say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
-        return tuned
+        return tuned if store is None else kept_in(store, tuned, verdicts_of(tuned, decided))
 
 
 def _print_summary(tuned: TunedModel, kept: str | None) -> None:

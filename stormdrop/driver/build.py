@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
@@ -70,7 +70,8 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
                 return build_for_model(
                     job.task, None, target, views, rules, packing=job.packing, offer=job.offer, summarise=True
                 )
-        return build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
+        built = build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
+        return built if job.schedule is None else replace(built, deviation="default")
     except ScheduleError as error:
         outputs = ", ".join(map(repr, job.task.outputs))
         text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
@@ -103,7 +104,7 @@ def build_kernels(
             taken = Taken.from_json(reply["taken"]) if reply["taken"] else None
             phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
             artifact = Artifact.from_message(reply["artifact"])
-            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, taken, phases)
+            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, taken, phases, reply["deviation"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]

@@ -1,9 +1,10 @@
 """What tuning is worth where it counts: in the model. A change enters a model only if the model is not slower with it.
 
 Kernels are tuned one at a time, on memory of their own; in the model they share caches and follow each other. So the
-model with the schedules that were found and the incumbent are timed in turns: the model with what it accepted before,
-else with default schedules. While the former is slower, the kernels that lose most in it go back to the incumbent's
-schedules. What is left is the model's own verdict; what it is worth is told against default schedules.
+model with the schedules that were found and the incumbent are timed in turns: the model as it is compiled without this
+tuning, with what it accepted before, the tasks' earlier verdicts, and default schedules. While the former is slower,
+kernels that lose in it go back to the incumbent's schedules. What is left is the model's own verdict, which is kept
+together with those of its tasks; what it is worth is told against default schedules.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stormdrop.runtime.arrays import random_inputs
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.model import Model
 from stormdrop.search.model_events import InModel, TunedModel, TunedTask
-from stormdrop.search.session import CHECKED
+from stormdrop.search.session import CHECKED, UNCHECKED
 from stormdrop.search.tune import versions
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES, Rule
@@ -41,7 +42,8 @@ REVERTED = "reverted"
 @dataclass(frozen=True, slots=True)
 class Weighed:
     """A model timed in turns with the incumbent and with the default one. `losses`: where it is slower than the
-    incumbent, seconds of the model by the digest of the task that takes longer than there.
+    incumbent, by the digest of the task: seconds of the model by which a task that takes longer than there misses what
+    it promised alone. Of other tasks: at most 0.
     """
 
     in_model: InModel
@@ -64,17 +66,17 @@ Weigh = Callable[[AbstractSet[str]], Weighed]
 """
 
 
-def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], InModel]:
-    """The changes with which the model is not slower than the incumbent, and what the model is worth with them."""
+def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], Weighed]:
+    """The changes with which the model is not slower than the incumbent, and the model with them."""
     kept = set(changed)
     weighed = weigh(kept)
     for rebuild in range(MOST_REBUILDS):
         if not kept or not weighed.is_slower:
-            return kept, weighed.in_model
+            return kept, weighed
         losses = weighed.losses
         kept -= set(sorted(kept, key=lambda digest: -losses.get(digest, 0.0))[: 2**rebuild])
         weighed = weigh(kept)
-    return (set(), weighed.incumbent) if weighed.is_slower else (kept, weighed.in_model)
+    return (set(), Weighed(weighed.incumbent, weighed.incumbent_seconds)) if weighed.is_slower else (kept, weighed)
 
 
 def accept(
@@ -84,38 +86,54 @@ def accept(
     seconds: float = 1.0,
     tell: Callable[[str], None] = lambda _: None,
     rules: Sequence[Rule] = RULES,
+    decided: Sequence[Verdict] = (),
 ) -> TunedModel:
     """What the model accepts of what was found, and what that is worth; it is kept in the store as its verdict, unless
-    the store takes no more: `not_kept` says so.
+    the store takes no more: `not_kept` says so. The verdicts `decided` for its tasks are kept with it, or none of them.
 
-    What the store says that the model accepted before has precedence. Each model is timed for about so many seconds;
-    `tell` hears what is done. Raises as compiling does.
+    What the store says that the model accepted before has precedence, then the tasks' earlier verdicts. Each model is
+    timed for about so many seconds; `tell` hears what is done. Raises as compiling does.
     """
-    bench = _Bench(parts, tuned, _accepted_before(parts, tuned, store, rules), seconds, tell, rules)
+    bench = _Bench(parts, tuned, _running(parts, tuned, store, rules), seconds, tell, rules)
     incumbents = [scheduled(bench.incumbents.get(t.task.digest)) for t in tuned.tasks]
     changed = {t.task.digest for t, i in zip(tuned.tasks, incumbents) if t.schedule not in (None, i or t.default)}
-    kept, worth = settle(changed, bench.weigh)
+    kept, weighed = settle(changed, bench.weigh)
     tasks = tuple(
         t if t.task.digest in kept else _reverted(t, incumbent, tuned.target, rules)
         for t, incumbent in zip(tuned.tasks, incumbents)
     )
-    accepted = replace(tuned, tasks=tasks, in_model=worth)
-    if store is not None and not tuned.not_kept:
-        found = [_verdict(parts.digest, accepted, t, t.schedule, worth, store, rules) for t in tasks if t.schedule]
-        try:
-            store.add_verdicts(found)
-        except StoreError as error:
-            return replace(accepted, not_kept=str(error))
-    return accepted
+    accepted = replace(tuned, tasks=tasks, in_model=weighed.in_model)
+    if store is None or tuned.not_kept:
+        return accepted
+    # The proof of a default that failed alone would fail whenever the model is compiled.
+    recorded = [(t, incumbent) for t, incumbent in zip(tasks, incumbents) if t.schedule is not None or not t.failure]
+    of_tasks = verdicts_of(tuned, decided)
+    of_model = [_verdict(parts.digest, tuned.target, t, i, weighed, of_tasks, store, rules) for t, i in recorded]
+    return kept_in(store, accepted, [*of_tasks, *of_model])
 
 
-def _accepted_before(
-    parts: Partition, tuned: TunedModel, store: Store | None, rules: Sequence[Rule]
-) -> dict[str, Verdict]:
-    """The model's verdicts, by the digest of the task."""
+def verdicts_of(tuned: TunedModel, decided: Sequence[Verdict]) -> list[Verdict]:
+    """Those for tasks of the model at its temperature."""
+    digests = {t.task.digest for t in tuned.tasks}
+    return [v for v in decided if v.task.digest in digests and v.target.is_cold == tuned.target.is_cold]
+
+
+def kept_in(store: Store, tuned: TunedModel, verdicts: Sequence[Verdict]) -> TunedModel:
+    """Keep verdicts, unless the store takes no more: `not_kept` says so."""
+    try:
+        store.add_verdicts([] if tuned.not_kept else verdicts)
+    except StoreError as error:
+        return replace(tuned, not_kept=str(error))
+    return tuned
+
+
+def _running(parts: Partition, tuned: TunedModel, store: Store | None, rules: Sequence[Rule]) -> dict[str, Verdict]:
+    """By the digest of the task, the verdicts with which the model is compiled without this tuning: what it accepted
+    before, else the task's own.
+    """
     if store is None:
         return {}
-    found = (store.verdict(t.task, tuned.target, rules=rules, model=parts.digest) for t in tuned.tasks)
+    found = (store.verdict(t.task, tuned.target, rules=rules, model=parts.digest) or t.before for t in tuned.tasks)
     return {verdict.task.digest: verdict for verdict in found if verdict is not None}
 
 
@@ -133,23 +151,32 @@ def _reverted(task: TunedTask, incumbent: Schedule | None, target: Target, rules
 
 def _verdict(
     model: str,
-    tuned: TunedModel,
-    task: TunedTask,
-    schedule: Schedule,
-    worth: InModel,
+    target: Target,
+    tuned: TunedTask,
+    incumbent: Schedule | None,
+    weighed: Weighed,
+    of_tasks: Sequence[Verdict],
     store: Store,
     rules: Sequence[Rule],
 ) -> Verdict:
-    """Its proof and its code are those of an earlier verdict on the same schedule, the task's own or the model's."""
-    target = tuned.target
-    earlier = (store.verdict(task.task, target, rules=rules, model=of) for of in ("", model))
-    same = next((v for v in earlier if v is not None and v.schedule == schedule), None)
+    """Its proof and its code are those of a verdict on the same schedule, the task's own or the model's. A default that
+    was not timed has neither: it is compared with the reference when the model is compiled.
+    """
+    task = tuned.task
+    default = tuned.default or default_schedule(task, target, rules)
+    schedule = tuned.schedule or default
+    stored = (store.verdict(task, target, rules=rules, model=of) for of in ("", model))
+    known = (*(v for v in of_tasks if v.task.digest == task.digest), *stored)
+    same = next((v for v in known if v is not None and v.schedule == schedule), None)
     if same is not None:
         proof, code = same.proof, same.code
+    elif tuned.is_default_timed and schedule == default:
+        proof, code = CHECKED, code_of(task, schedule, target, rules)
     else:
-        proof, code = CHECKED, code_of(task.task, schedule, target, rules)
-    decided = schedule, worth.seconds, task.default or schedule, worth.default_seconds, "in the model", ROUNDS, proof
-    return Verdict(task.task, target, *decided, versions(target), code, model, created=time.time())
+        proof, code = UNCHECKED, ""
+    against = incumbent or default, weighed.incumbent_seconds
+    decided = schedule, weighed.in_model.seconds, *against, "in the model", ROUNDS, proof
+    return Verdict(task, target, *decided, versions(target), code, model, created=time.time())
 
 
 class _Bench:
@@ -161,7 +188,7 @@ class _Bench:
         self,
         parts: Partition,
         tuned: TunedModel,
-        accepted: Mapping[str, Verdict],
+        running: Mapping[str, Verdict],
         seconds: float,
         tell: Callable[[str], None],
         rules: Sequence[Rule],
@@ -172,17 +199,17 @@ class _Bench:
         self.incumbents: Mapping[str, Schedule | Verdict] = {}
         self._arrays = list(random_inputs(self._default.inputs).values())
         self._incumbent_profile: dict[str, float] = {}
-        if any(verdict.schedule != tuned.defaults(verdict.task) for verdict in accepted.values()):
-            self._enter(accepted)
+        if any(verdict.schedule != tuned.defaults(verdict.task) for verdict in running.values()):
+            self._enter(running)
 
-    def _enter(self, accepted: Mapping[str, Verdict]) -> None:
-        """Make what was accepted before the incumbent, unless defaults are faster by now (another version)."""
-        tuned, self.incumbents = self._tuned, accepted
-        self._tell("compiling with what was accepted before")
+    def _enter(self, running: Mapping[str, Verdict]) -> None:
+        """Make what is compiled without this tuning the incumbent, unless defaults are faster (by now, or here)."""
+        tuned, self.incumbents = self._tuned, running
+        self._tell("compiling with what was decided before")
         before = build_model(self._parts, tuned.target, self._incumbent_of, self._rules)
         self._tell("timing both in turns")
         if self._timed(before).is_slower:
-            tasks = [verdict.task for verdict in accepted.values()]
+            tasks = [verdict.task for verdict in running.values()]
             defaults = {t.digest: tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks}
             self.incumbents = defaults
         else:
@@ -210,7 +237,18 @@ class _Bench:
         before = self._incumbent_profile or self._profile(self._incumbent, weighed.incumbent_seconds)
         self._incumbent_profile = before
         profile = self._profile(found, weighed.in_model.seconds)
-        return replace(weighed, losses={digest: s - before.get(digest, s) for digest, s in profile.items()})
+        return replace(weighed, losses={d: self._loss(d, s - before.get(d, s)) for d, s in profile.items()})
+
+    def _loss(self, digest: str, slower: float) -> float:
+        """Seconds by which a task that is slower in the model than the incumbent misses what its time alone promised.
+
+            loss = (in the model: found - incumbent) - (alone: found - incumbent)
+
+        The time alone of an incumbent that is not the default schedule is of another day: nothing was promised.
+        """
+        incumbent = scheduled(self.incumbents.get(digest))
+        promised = {t.task.digest: t.gain for t in self._tuned.tasks if incumbent in (None, t.default)}
+        return slower + promised.get(digest, 0.0) if slower > 0 else slower
 
     def _timed(self, model: Model) -> Weighed:
         """In turns with the incumbent and the default model; two that are the same are timed once."""

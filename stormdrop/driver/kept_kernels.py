@@ -40,13 +40,14 @@ from stormdrop.version import __version__
 _log = logging.getLogger("stormdrop.compile")
 
 MOST_BYTES = 1 << 30
-FORMAT = 2
+FORMAT = 3
 _MAGIC = b"\x89SDKRN\r\n"
 _DIGEST_BYTES = 32
 _KERNEL = {
     "code_bytes": range(1, LARGEST + 1),
     "is_changed": bool,
     "layout": Nullable(list),
+    "deviation": frozenset(("", "fitted", "shared")),
     "phases": [SUMMARY_FORM],
     **ARTIFACT_FORM,
 }
@@ -74,7 +75,8 @@ class KeptKernels:
             self.hits += 1
             return found
         built = build_kernels(jobs, target, rules=rules)
-        self._write(path, built)
+        if all(kernel.deviation != "default" for kernel in built):  # why, is told whenever it is tried
+            self._write(path, built)
         return built
 
     def _read(self, path: Path, count: int) -> list[BuiltKernel] | None:
@@ -167,6 +169,7 @@ def _encoded(built: Sequence[BuiltKernel]) -> bytes:
                 "code_bytes": len(kernel.artifact.code),
                 "is_changed": kernel.is_changed,
                 "layout": kernel.layout.to_json() if kernel.layout is not None else None,
+                "deviation": kernel.deviation,
                 "phases": [phase.to_json() for phase in kernel.phases],
                 **kernel.artifact.to_json(),
             }
@@ -194,5 +197,7 @@ def _decoded(data: bytes) -> list[BuiltKernel]:
         end += len(code)
         layout = PackedLayout.from_json(row["layout"]) if row["layout"] is not None else None
         phases = tuple(map(PhaseSummary.from_json, row["phases"]))
-        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases=phases))
+        found.append(
+            BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, None, phases, row["deviation"])
+        )
     return found

@@ -32,6 +32,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
+from stormdrop.runtime.building import BuiltKernel
 from stormdrop.runtime.group import Group
 from stormdrop.runtime.grouping import concurrent_calls, grouped, means_from
 from stormdrop.runtime.host_device import HostDevice
@@ -39,7 +40,7 @@ from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
 from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.summary import PhaseSummary
-from stormdrop.space.offer import Offer, Taken
+from stormdrop.space.offer import Offer
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -52,6 +53,11 @@ from stormdrop.target.scope import Scope
 _log = logging.getLogger("stormdrop.compile")
 
 GIVE_BACK_BYTES = 4 << 20
+_DEVIATIONS = {
+    "fitted": "whose values are no legal point for it: they were fitted",
+    "shared": "so that it shares its packed constants with other sizes of the model",
+}
+"""What is said of kernels that do not have the schedule that was given for them."""
 
 Array = NDArray[Any]
 ArenaKey = StorageBuffer | tuple[int, int]
@@ -238,7 +244,8 @@ class _Build:
                     sharing.packings.note(call, kernel.layout, kernel.artifact)
         self._kernels = [kernel.artifact for kernel in built]
         self._summaries = [kernel.phases for kernel in built]
-        self.origins = {job.task.digest: self._origin(job.task, kernel.taken) for job, kernel in zip(jobs, built)}
+        for job, kernel in zip(jobs, built):
+            self.origins[job.task.digest] = self._origin(job.task, kernel)
         self.origins |= dict.fromkeys(refuted, DEFAULT)
         return of_call
 
@@ -249,12 +256,16 @@ class _Build:
         phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
         return grouped(phases, self.target, means_from())
 
-    def _origin(self, task: Task, taken: Taken | None) -> str:
-        if taken is not None:
+    def _origin(self, task: Task, kernel: BuiltKernel) -> str:
+        if kernel.deviation in _DEVIATIONS and task.digest not in self.origins:
+            _log.warning(
+                "%s is computed by another schedule than its own, %s", task.name, _DEVIATIONS[kernel.deviation]
+            )
+        if (taken := kernel.taken) is not None:
             told = "%s is computed as %s, unmeasured (%s): predicted to be %.2f times as fast as by default"
             _log.info(told, task.name, taken.donor, taken.origin, taken.predicted)
             return taken.origin
-        return origin_of(self._found(task))
+        return DEFAULT if kernel.deviation in ("default", "shared") else origin_of(self._found(task))
 
     def _found(self, task: Task) -> Schedule | Verdict | Offer | None:
         if task.digest not in self._chosen:
@@ -268,7 +279,7 @@ class _Build:
         held = proved_again(verdicts, self.target, self._rules) if verdicts else []
         if held and isinstance(self.schedules, Renews):
             self.schedules.renew(held)
-        return changed - {verdict.task.digest for verdict in held}
+        return changed - {verdict.task.digest for verdict, _ in held}
 
     def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
         """The strides of run-time inputs and output; None where they are row-major."""

@@ -19,6 +19,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
+from stormdrop.space.default import resolve
 from stormdrop.space.offer import Offer
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -35,9 +36,9 @@ Offers = Callable[[Task], Offer | None]
 
 @runtime_checkable
 class Renews(Protocol):
-    """Schedules that keep verdicts whose kernels were proved again."""
+    """Schedules that keep verdicts whose kernels were proved again: each as it was, and as it holds now."""
 
-    def renew(self, verdicts: Sequence[Verdict]) -> None: ...
+    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None: ...
 
 
 def scheduled(found: Schedule | Verdict | Offer | None) -> Schedule | None:
@@ -84,9 +85,9 @@ class StoredSchedules:
                 return best.schedule
         return self.offers(task) if self.offers is not None else None
 
-    def renew(self, verdicts: Sequence[Verdict]) -> None:
+    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None:
         try:
-            self.store.add_verdicts(verdicts)
+            self.store.renew_verdicts(verdicts, self.rules)
         except StormdropError as error:
             _log.info("verdicts that were proved again are not kept, and will be proved once more: %s", error)
 
@@ -105,12 +106,14 @@ def stored_schedules(
     return StoredSchedules(Store.view(path), target, rules, model, unproved, offers)
 
 
-def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Rule]) -> list[Verdict]:
+def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Rule]) -> list[tuple[Verdict, Verdict]]:
     """Those whose kernels, as they are built now, compute what the reference interpreter does; the others are told of.
 
-    Each names the code of today, and that its timing is old.
+    Each as it was, and with the schedule, the code and the versions that were proved; its timing is old.
     """
-    held: list[Verdict] = []
+    from stormdrop.search.tune import versions  # whoever compiles does not search: not before it is needed
+
+    held: list[tuple[Verdict, Verdict]] = []
     settings = MeasureSettings(final_seconds=MeasureSettings().min_seconds)
     with Measurer(target, settings, builders=1, shared_proofs=True, rules=rules) as measurer:
         for verdict in verdicts:
@@ -119,7 +122,16 @@ def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Ru
                 told = "%s is computed by default: what tuning decided is other code by now, and that fails: %s"
                 _log.warning(told, verdict.task.name, result)
                 continue
-            code = code_of(verdict.task, verdict.schedule, target, rules)
-            proof = f"{settings.final_points} reference values, after its code had changed"
-            held.append(replace(verdict, code=code, proof=proof, is_timing_old=True))
+            sketch, point = resolve(verdict.task, verdict.schedule, target, rules)
+            schedule = sketch.schedule(point)  # another where the old values are no legal point any more
+            now = replace(
+                verdict,
+                schedule=schedule,
+                against=schedule if verdict.against == verdict.schedule else verdict.against,
+                code=code_of(verdict.task, schedule, target, rules),
+                proof=f"{settings.final_points} reference values, after its code had changed",
+                versions=versions(target),
+                is_timing_old=True,
+            )
+            held.append((verdict, now))
     return held

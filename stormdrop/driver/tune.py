@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.arguments import check_arguments
 from stormdrop.driver.compile import Source, load, tasks_of
-from stormdrop.driver.in_model import accept
+from stormdrop.driver.in_model import accept, kept_in, verdicts_of
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
@@ -24,6 +24,7 @@ from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.learning import keep_learned
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.targets import target_for
 from stormdrop.search.divide import Divide
 from stormdrop.search.events import Listener, Tuned, Warned, ignore
@@ -176,9 +177,13 @@ def tune(
     with at_work():
         parts = [m if isinstance(m, Partition) else tasks_of(load(m, **given), winograd) for m in models]
         store = Store.open() if store is None else store
-        found = tune_models(parts, machine, store=store, divide=divide, goal=goal, listen=listen, **common)
-        if objective is None and measurer is None:
-            found = tuple(_accepted(p, tuned, store, rules, listen) for p, tuned in zip(parts, found))
+        is_timed = objective is None and measurer is None
+        decided: list[Verdict] | None = [] if is_timed else None  # kept once the models were timed
+        found = tune_models(
+            parts, machine, store=store, divide=divide, goal=goal, listen=listen, decided=decided, **common
+        )
+        if decided is not None:
+            found = tuple(_accepted(p, tuned, store, rules, listen, decided) for p, tuned in zip(parts, found))
             learn(store, machine, lambda told: listen(Warned(told)))
     return found if models is what else found[0]
 
@@ -198,11 +203,16 @@ def _refuse(options: Mapping[str, object], whose: str) -> None:
 
 
 def _accepted(
-    parts: Partition, tuned: TunedModel, store: Store, rules: Sequence[Rule], listen: Callable[[Any], None]
+    parts: Partition,
+    tuned: TunedModel,
+    store: Store,
+    rules: Sequence[Rule],
+    listen: Callable[[Any], None],
+    decided: Sequence[Verdict],
 ) -> TunedModel:
     """What the model itself accepts; all that was found, with a warning, where it cannot be timed."""
     try:
-        return accept(parts, tuned, store, rules=rules)
+        return accept(parts, tuned, store, rules=rules, decided=decided)
     except StormdropError as error:
         listen(Warned(f"{tuned.name} itself could not be timed: {error}"))
-        return tuned
+        return kept_in(store, tuned, verdicts_of(tuned, decided))

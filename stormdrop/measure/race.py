@@ -6,6 +6,7 @@ For models of ours, which share one pool of threads. Other runtimes are timed by
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -20,10 +21,11 @@ SETTLING = 2
 def race(
     sides: Mapping[str, Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Runs]:
-    """Time each side for about `seconds`, in `ROUNDS` turns of one run at least."""
+    """Time each side for about `seconds`, in `ROUNDS` turns of one run at least, in rotating order."""
     each: dict[str, list[float]] = {name: [] for name in sides}
+    turns = deque(sides.items())
     for _ in range(ROUNDS):
-        for name, run in sides.items():
+        for name, run in turns:
             for _ in range(SETTLING):
                 run()
             turn: list[float] = []
@@ -32,4 +34,5 @@ def race(
                 run()
                 turn.append(clock() - began)
             each[name] += turn
+        turns.rotate(-1)
     return {name: Runs(np.array(found), False) for name, found in each.items()}

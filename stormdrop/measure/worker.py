@@ -111,7 +111,7 @@ class BuilderRole:
         taken = built.taken.to_json() if built.taken is not None else None
         told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
         phases = [phase.to_json() for phase in built.phases]
-        return {"artifact": built.artifact.to_message(), "phases": phases, **told}
+        return {"artifact": built.artifact.to_message(), "phases": phases, "deviation": built.deviation, **told}
 
 
 def _pinned(target: Target) -> HostDevice:

@@ -17,8 +17,9 @@ from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.rows import rules_of, unknown_rules
 from stormdrop.space.derive import derive
 from stormdrop.space.judge import judge_of
+from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
-from stormdrop.space.sketch import Sketch
+from stormdrop.space.sketch import Sketch, replay
 from stormdrop.target.machine import Target
 
 REASON_CHARACTERS = 200
@@ -96,6 +97,15 @@ def _replayed_together(claims: Sequence[Claim], here: Target) -> list[Schedule |
         else:
             answers.append(Refused("the schedule cannot be replayed: its values are no legal point of its sketch"))
     return answers
+
+
+def is_believable(claim: Claim, rules: Sequence[Rule]) -> bool:
+    """Whether the claim's target can be so fast. Nobody can tell of a schedule that cannot be replayed."""
+    try:
+        sketch, _ = replay(claim.task, claim.schedule, claim.target, rules)
+    except ScheduleError:
+        return True
+    return claim.seconds is None or claim.seconds >= floor_seconds(sketch, claim.target)
 
 
 def floor_seconds(sketch: Sketch, here: Target) -> float:

@@ -27,6 +27,7 @@ from stormdrop.arguments import path_of
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.paths import cache_dir
+from stormdrop.reservoir.claims import Claim, is_believable
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
@@ -147,6 +148,20 @@ class Store:
         if rows:
             self._database.write(lambda c: insert_verdicts(c, rows))
 
+    def renew_verdicts(self, verdicts: Sequence[tuple[Verdict, Verdict]], rules: Sequence[Rule] = RULES) -> None:
+        """Replace each first verdict, which this store gave, by the second, unless another has been decided meanwhile.
+
+        Raises as `add`.
+        """
+
+        def renew(c: sqlite3.Connection) -> None:
+            for old, new in verdicts:
+                row = _newest(c, old.task, old.target, rules, old.model)
+                if row is not None and verdict_of(row, old.task, old.target) == old:
+                    insert_verdicts(c, [verdict_row(new)])
+
+        self._database.write(renew)
+
     def _keep_to_cap(self) -> None:
         if self._cap_bytes is not None and self.used_bytes > self._cap_bytes:
             removed = evict(self._database, int(self._cap_bytes * SLACK))
@@ -172,21 +187,22 @@ class Store:
     ) -> Verdict | None:
         """The newest verdict at the target's temperature, unless `cold` says which; with `model` that of this model.
 
-        Imported ones are another matter, and asked for by themselves. Those whose schedules follow a rule that is not
+        Imported ones are another matter, and asked for by themselves. A migrated one whose time is less than the
+        target needs is none: its record may have been imported. Those whose schedules follow a rule that is not
         among `rules` are skipped, with a remark.
         """
 
+        at = target.with_cold_weights(cold)
+
         def newest(c: sqlite3.Connection) -> tuple[VerdictRow | None, set[str]]:
-            place = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
-            query = f"""SELECT {VERDICTS.row} FROM {VERDICTS.source} WHERE verdict.id = (SELECT max(id) FROM verdict
-                WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND (provenance = 'imported') = ?
-                AND rules_id IN ({allowed_rules(c, rules)}))"""
-            found = c.execute(query, (*place, model, int(is_imported))).fetchone()
-            return found and VerdictRow(*found), absent_rules(c, rules, *place, table="verdict")
+            found = _newest(c, task, at, rules, model, is_imported)
+            place = _at(c, task.digest, at.key(), at.is_cold)
+            return found, absent_rules(c, rules, *place, table="verdict")
 
         row, absent = self._database.read(newest)
         self._remark(absent)
-        return None if row is None else verdict_of(row, task, target)
+        found = None if row is None else verdict_of(row, task, target)
+        return found if found is None or _is_believable(found, at, rules) else None
 
     def best(
         self,
@@ -292,7 +308,8 @@ class Store:
                 verdict = verdict_of(row, task_of(row.task_json), target)
             except UserError:
                 continue
-            if verdict.target.with_threads(target.threads).key() == target.key():
+            is_here = verdict.target.with_threads(target.threads).key() == target.key()
+            if is_here and _is_believable(verdict, target.with_threads(verdict.target.threads), rules):
                 found.append((verdict, model))
         return found
 
@@ -392,6 +409,25 @@ class Store:
 
 def default_path() -> Path:
     return cache_dir() / FILE
+
+
+def _newest(
+    c: sqlite3.Connection, task: Task, target: Target, rules: Sequence[Rule], model: str, is_imported: bool = False
+) -> VerdictRow | None:
+    """The verdict that holds at the target's temperature."""
+    query = f"""SELECT {VERDICTS.row} FROM {VERDICTS.source} WHERE verdict.id = (SELECT max(id) FROM verdict
+        WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND (provenance = 'imported') = ?
+        AND rules_id IN ({allowed_rules(c, rules)}))"""
+    place = _at(c, task.digest, target.key(), target.is_cold)
+    found = c.execute(query, (*place, model, int(is_imported))).fetchone()
+    return None if found is None else VerdictRow(*found)
+
+
+def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> bool:
+    """Stores without verdicts did not tell imported records from their own."""
+    if verdict.provenance != "migrated":
+        return True
+    return is_believable(Claim(verdict.task, here, verdict.schedule, verdict.seconds), rules)
 
 
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:

@@ -70,7 +70,8 @@ _QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
         k AS (SELECT task_id, machine_id, cold FROM g UNION SELECT task_id, machine_id, cold FROM v)
     SELECT task.digest, task.name, task.class_key, machine.key, k.cold, coalesce(g.trials, 0), coalesce(g.failed, 0),
         coalesce(g.proved, g.timed), g.proved IS NOT NULL, task.flops, coalesce(trial.created, v.created),
-        v.method, v.seconds, v.against_seconds, v.schedule <> v.against, v.is_timing_old
+        v.method, v.seconds, v.against_seconds, v.schedule <> v.against,
+        v.is_timing_old OR v.provenance = 'migrated'
     FROM k JOIN task ON task.id = k.task_id JOIN machine ON machine.id = k.machine_id
         LEFT JOIN g ON (g.task_id, g.machine_id, g.cold) = (k.task_id, k.machine_id, k.cold)
         LEFT JOIN v ON (v.task_id, v.machine_id, v.cold) = (k.task_id, k.machine_id, k.cold)

@@ -54,7 +54,7 @@ class Verdict:
     """The digest of the partition that accepted it as a whole; empty: it holds for the task anywhere."""
     provenance: Provenance = "measured"
     is_timing_old: bool = False
-    """The code has changed since it was timed; its output was checked again."""
+    """The code has changed since it was timed, and its output was checked again; so are migrated verdicts."""
     created: float = 0.0
     """Unix time, by the wall clock, for people."""
 
@@ -124,7 +124,7 @@ def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
         row.code,
         row.model,
         found,
-        bool(row.is_timing_old),
+        bool(row.is_timing_old) or found == "migrated",  # by whom it was timed is not known
         row.created,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
@@ -117,6 +117,12 @@ def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule
     return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
+Deviation = Literal["", "fitted", "shared", "default"]
+"""Empty: it is the schedule that was given, or none was. Fitted: its values are no legal point for the task, and were
+moved to one. Shared: it gave way to one that packs constants as other models do. Default: it could not be replayed.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
     """A kernel of a model."""
@@ -130,6 +136,8 @@ class BuiltKernel:
     """What it took of an offer; None: nothing, or there was none."""
     phases: tuple[PhaseSummary, ...] = ()
     """Of a call, where they were asked for; a GPU's have none, and none are needed for one thread."""
+    deviation: Deviation = ""
+    """How what was built differs from the schedule that was given."""
 
 
 def build_for_model(
@@ -156,8 +164,13 @@ def build_for_model(
     else:
         sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
     layout = layout_of(sketch, point) if packing is not None else None
-    if layout is not None and schedule is not None and layout != layout_of(*resolve(task, schedule, target, rules)):
-        code = None  # the schedule gave way to one that shares its constants
+    deviation: Deviation = ""
+    if schedule is not None:
+        own = resolve(task, schedule, target, rules) if packing is not None else (sketch, point)
+        if layout is not None and layout != layout_of(*own):
+            deviation, code = "shared", None
+        elif own[0].schedule(own[1]).by_name != schedule.by_name:
+            deviation = "fitted"
     program = lowered(sketch, point, views)
     text = text_of(program, target)
     is_same = True
@@ -166,4 +179,4 @@ def build_for_model(
     phases: tuple[PhaseSummary, ...] = ()
     if summarise and isinstance(target, Cpu) and target.threads > 1:
         phases = summaries_of(program, sketch, point, target)
-    return BuiltKernel(_artifact(program, text, target), not is_same, layout, taken, phases)
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout, taken, phases, deviation)

@@ -20,12 +20,17 @@ class Keeper:
     warn: Callable[[Warned], None] = ignore
     failure: str = ""
     """Why the store took no more; empty while it takes everything."""
+    decided: list[Verdict] | None = None
+    """Where verdicts go instead of the store, if given."""
 
     def add(self, records: Sequence[Record]) -> None:
         self._add(lambda store: store.add(records))
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        self._add(lambda store: store.add_verdicts(verdicts))
+        if self.decided is not None:
+            self.decided += verdicts
+        else:
+            self._add(lambda store: store.add_verdicts(verdicts))
 
     @property
     def is_open(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stormdrop.ir.tensor import Task
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.search.events import Event, Warned
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -67,6 +68,10 @@ class TunedTask(TaskRow):
     """The schedule was compared with the reference in a process that runs nothing but winners, now or before."""
     failure: str = ""
     """Why nothing could be timed, if so."""
+    before: Verdict | None = None
+    """The task's verdict before it was tuned."""
+    is_default_timed: bool = False
+    """The default schedule was timed while it was tuned, which compares it with the reference."""
 
     @property
     def ended(self) -> str:

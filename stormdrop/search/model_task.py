@@ -124,8 +124,6 @@ class ModelTask:
         self.session = session
         judge = judge_of(self.tools.target)
         self.floor = FLOOR_TRUST * min(judge.least_seconds(s.structure) for s in session.spaces)
-        if (seconds := session.default_known) is not None:
-            self.default = Score(seconds, seconds)
 
     def round_ended(self, seconds: float) -> None:
         """A round took so many seconds."""
@@ -178,7 +176,7 @@ class ModelTask:
     def decide_for_default(self) -> None:
         """Make the default schedule, which stays, a verdict."""
         if self.session is not None and self.best is not None and self.leader == self.session.default:
-            self.session.stay(self.best.seconds)
+            self.session.stay()
 
     def move(self, phase: str) -> None:
         self.phase = phase
@@ -222,6 +220,8 @@ class ModelTask:
             default=self.session.default if self.session is not None else None,
             verified=self.is_verified or (schedule is not None and self.was_proved),
             failure=str(self.failure or "") if self.best is None else "",
+            before=self.stored,
+            is_default_timed=self.session is not None and self.session.default_seconds is not None,
         )
 
 

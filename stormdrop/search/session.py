@@ -43,6 +43,7 @@ PROOFS = 3  # of one winner, where it seems disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
 PROVED = "reference values and every element of the default schedule's output, in a fresh process"
 CHECKED = "reference values, whenever it was timed"
+UNCHECKED = "nothing: compared with the reference when it is compiled"
 
 
 class Session:
@@ -80,8 +81,6 @@ class Session:
         self.verdict, self._incumbent, decided = self._decided()
         stored = self._stored()
         self.known = len(stored)
-        self.default_known = stored.get(self._default)
-        """The default schedule's seconds as the store has them."""
         timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
         first = [] if start is None else [self._points.locate(start)]
@@ -92,9 +91,11 @@ class Session:
         donated = [c for c in donated if c not in stored and c != self._default]
         self._donated = {self._points.schedule(c) for c in donated}
         if self._reuse.mode == "only":
-            seeds = [*first, *decided, *timed[:1], self._default, *donated]
+            seeds = [*first, self._incumbent, *decided, *timed[:1], self._default, *donated]
         else:
-            seeds = [*first, *decided, *timed[: self._settings.known], *fresh[:1], *donated, *fresh[1:]]
+            # The incumbent comes first: a task that gets one candidate only is not left with what an import claims.
+            known = [*decided, *timed[: self._settings.known]]
+            seeds = [*first, self._incumbent, *known, *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
         self._opening = 1 + max(map(seeds.index, donated)) if donated else 0
         self._history: list[Trial] = []
@@ -139,6 +140,14 @@ class Session:
     def idle_trials(self) -> int:
         """Trials since the last gain that was worth its name."""
         return len(self._history) - self._gained_at
+
+    @property
+    def default_seconds(self) -> float | None:
+        """The default schedule's fastest run in this search; None where it could not be timed. What the store says of
+        it may be imported.
+        """
+        results = [t.result for t in self._history if t.schedule == self.default]
+        return min((result.floor for result in results if isinstance(result, Timing)), default=None)
 
     @property
     def incumbent(self) -> Schedule:
@@ -336,9 +345,12 @@ class Session:
         verdict = Verdict(self.task, self.target, *decided, self.origin.versions, code, created=time.time())
         self._keeper.add_verdicts([verdict])
 
-    def stay(self, seconds: float) -> None:
-        """Decide for the default schedule without a duel: nothing seemed faster. An earlier verdict stays."""
-        if self.verdict is None:
+    def stay(self) -> None:
+        """Decide for the default schedule without a duel: nothing seemed faster. An earlier verdict stays.
+
+        Where the default was not timed in this search nothing is decided: no output of it was compared.
+        """
+        if self.verdict is None and (seconds := self.default_seconds) is not None:
             self._decide(self.default, seconds, (self.default, seconds), NO_CHALLENGER, 0, CHECKED)
 
     # ---- the end ---------------------------------------------------------------------------------------------------

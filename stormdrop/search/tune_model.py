@@ -24,6 +24,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store
+from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.host import detect
 from stormdrop.search.budget import TRIALS_PER_SECOND, SearchBudget
 from stormdrop.search.divide import Divide, Gradient, Standing
@@ -98,6 +99,7 @@ def tune_models(
     rules: Sequence[Rule] = RULES,
     reuse: str = "seed",
     donors: Sequence[str] | None = None,
+    decided: list[Verdict] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[TunedModel, ...]:
     """Search for the fastest schedules of the models' tasks, until so many trials or seconds in all are spent.
@@ -109,7 +111,8 @@ def tune_models(
     With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their seconds,
     and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
     that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
-    unless reuse is off, tasks of the models also begin from each other's leaders.
+    unless reuse is off, tasks of the models also begin from each other's leaders. With `decided` verdicts go there and
+    not into the store: `accept` in `stormdrop.driver.in_model` keeps them once the model was timed.
 
     Raises UserError for a wrong budget, goal, strategy or rule, and for donors of which the store has none; RunError if
     no task could be timed.
@@ -140,7 +143,7 @@ def tune_models(
             how = MeasureSettings(seed=seed, final_seconds=0.05, surroundings=largest)
             measurers[own] = stack.enter_context(Measurer(own, how, shared_proofs=True, rules=rules))
         cost = cost_model(target, store if objective is None else None, settings)
-        keeper = Keeper(store, listen)
+        keeper = Keeper(store, listen, decided=decided)
         tools = [
             Tools(
                 own,
@@ -447,8 +450,8 @@ class _Search:
         for task in self._all:
             if task in winners or task.session is None or task.phase == "failed":
                 continue
+            task.stay()
             if task.phase != "small":
-                task.stay()
                 task.move("proved" if task.was_proved else "default")
             task.decide_for_default()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import stormdrop as sd
-from stormdrop.driver import in_model
+from stormdrop.driver import in_model, tune
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.in_model import MOST_REBUILDS, REVERTED, Weighed, accept, settle
+from stormdrop.driver.model_build import suited
 from stormdrop.driver.stored import Schedules, StoredSchedules, scheduled
+from stormdrop.errors import BuildError
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.race import race
@@ -23,6 +26,7 @@ from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Port
 from stormdrop.runtime.profile import Profile, ProfileRow
 from stormdrop.search.model_events import InModel, TunedModel, TunedTask
+from stormdrop.search.session import CHECKED, UNCHECKED
 from stormdrop.search.tune_model import tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import Rule
@@ -46,35 +50,40 @@ class Model:
         changes = {k: s for k, s in self._changes.items() if k in kept}
         return Weighed(InModel(10.0 + sum(changes.values()), 12.0), 10.0, changes)
 
+    def settled(self, *changed: str) -> tuple[AbstractSet[str], InModel]:
+        kept, weighed = settle(set(changed), self.weigh)
+        assert weighed.incumbent_seconds == 10.0
+        return kept, weighed.in_model
+
 
 def test_a_model_that_is_not_slower_is_accepted_as_it_is() -> None:
     model = Model({"a": -1.0, "b": 0.5})
-    assert settle({"a", "b"}, model.weigh) == ({"a", "b"}, InModel(9.5, 12.0))
+    assert model.settled("a", "b") == ({"a", "b"}, InModel(9.5, 12.0))
     assert len(model.weighed) == 1
 
 
 def test_kernels_that_lose_most_go_first_until_the_model_is_not_slower() -> None:
     model = Model({"a": -1.0, "b": 3.0, "c": 0.5, "d": 1.0})
-    assert settle(set("abcd"), model.weigh) == ({"a"}, InModel(9.0, 12.0))
+    assert model.settled(*"abcd") == ({"a"}, InModel(9.0, 12.0))
     assert model.weighed == [set("abcd"), set("acd"), {"a"}]
 
 
 def test_differences_below_what_equal_models_show_are_no_loss() -> None:
-    assert settle({"a"}, Model({"a": 0.01}).weigh)[0] == {"a"}
+    assert Model({"a": 0.01}).settled("a")[0] == {"a"}
 
 
 def test_a_change_that_beats_the_default_and_not_the_incumbent_is_a_loss() -> None:
-    assert settle({"a"}, Model({"a": 1.0}).weigh) == (set(), InModel(10.0, 12.0))
+    assert Model({"a": 1.0}).settled("a") == (set(), InModel(10.0, 12.0))
 
 
 def test_rebuilds_are_bounded_and_the_incumbent_is_what_is_left() -> None:
     model = Model(dict.fromkeys(map(str, range(100)), 1.0))
-    assert settle(set(map(str, range(100))), model.weigh) == (set(), InModel(10.0, 12.0))
+    assert model.settled(*map(str, range(100))) == (set(), InModel(10.0, 12.0))
     assert len(model.weighed) == 1 + MOST_REBUILDS
 
 
 def test_without_changes_the_incumbent_is_timed() -> None:
-    assert settle(set(), Model({}).weigh) == (set(), InModel(10.0, 12.0))
+    assert Model({}).settled() == (set(), InModel(10.0, 12.0))
 
 
 # ---- with real models
@@ -129,8 +138,8 @@ def test_what_the_model_accepts_is_what_it_is_compiled_with(
         assert scheduled(elsewhere(task)) == found
         kept = store.verdict(task, tuned.target, model=parts.digest)
         assert kept is not None
-        assert (kept.against, kept.method) == (default, "in the model")
-        assert (kept.seconds, kept.against_seconds) == (ended.in_model.seconds, ended.in_model.default_seconds)
+        assert (kept.schedule, kept.method) == (wanted, "in the model")
+        assert (kept.against, kept.against_seconds) == (wanted, kept.seconds)  # that of the task's verdict was known
 
 
 def test_tuning_a_model_ends_with_what_it_was_worth(tmp_path: Path, target: Target) -> None:
@@ -148,7 +157,7 @@ def test_kernels_are_profiled_where_the_model_is_slower(
     monkeypatch.setattr(InModel, "is_slower", True)
     weighed: list[Weighed] = []
 
-    def looked(changed: AbstractSet[str], weigh: in_model.Weigh) -> tuple[AbstractSet[str], InModel]:
+    def looked(changed: AbstractSet[str], weigh: in_model.Weigh) -> tuple[AbstractSet[str], Weighed]:
         weighed.append(weigh(changed))
         return settle(changed, weigh)
 
@@ -285,6 +294,76 @@ def test_what_the_model_accepted_gives_way_to_defaults_that_are_faster_by_now(pa
         default = 25 * len(parts.tasks)
         assert ended.in_model == InModel(default, default)
         assert running(parts, target, store) == [25] * len(parts.tasks)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_change_that_loses_against_the_tasks_earlier_verdict_is_reverted(parts: Partition, target: Target) -> None:
+    task = parts.tasks[0].task
+    before = verdict(task, target, lasting(task, 30), "0 1")
+    with Store.in_memory() as store:
+        store.add_verdicts([before])
+        tuned = tuned_to(parts, target, 45)
+        tuned = replace(tuned, tasks=(replace(tuned.tasks[0], before=before), *tuned.tasks[1:]))
+        ended = accepted(parts, tuned, store)
+        assert ended.tasks[0].ended == REVERTED
+        assert running(parts, target, store) == by_default(parts, 30)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_the_models_verdict_names_the_incumbent_that_it_was_timed_with(parts: Partition, target: Target) -> None:
+    task, default = parts.tasks[0].task, sum(by_default(parts))
+    with Store.in_memory() as store:
+        accepted(parts, tuned_to(parts, target, 30), store)
+        accepted(parts, tuned_to(parts, target, 20), store)
+        kept = store.verdict(task, target, model=parts.digest)
+        assert kept is not None
+        assert (kept.schedule, kept.seconds) == (lasting(task, 20), default - 30)
+        assert (kept.against, kept.against_seconds) == (lasting(task, 30), default - 20)
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_a_default_that_was_not_timed_is_accepted_without_a_proof(
+    parts: Partition, target: Target, is_timed: bool
+) -> None:
+    tuned = tuned_to(parts, target, 20, None)
+    tuned = replace(tuned, tasks=tuple(replace(t, is_default_timed=is_timed) for t in tuned.tasks))
+    with Store.in_memory() as store:
+        accepted(parts, tuned, store)
+        assert running(parts, target, store) == by_default(parts, 20)  # also the one that nothing was found for
+        for use in parts.tasks[1:]:
+            kept = store.verdict(use.task, target, model=parts.digest)
+            assert kept is not None
+            assert (kept.code, kept.proof) == (("0 1", CHECKED) if is_timed else ("", UNCHECKED))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_kernel_that_misses_what_it_promised_alone_goes_before_one_that_loses_more(
+    parts: Partition, target: Target
+) -> None:
+    tuned = tuned_to(parts, target, 60, 70, 30)
+    disappoints = replace(tuned.tasks[0], seconds=10.0, default_seconds=50.0, count=1)
+    tuned = replace(tuned, tasks=(disappoints, *tuned.tasks[1:]))
+    with Store.in_memory() as store:
+        ended = accepted(parts, tuned, store)
+        assert running(parts, target, store) == by_default(parts, 50, 70, 30)
+        assert [t.ended for t in ended.tasks[:3]] == [REVERTED, "", ""]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BuildError])
+def test_tasks_have_verdicts_only_once_the_model_was_timed_or_cannot_be(
+    parts: Partition, target: Target, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def broken_off(*_: object, **__: object) -> TunedModel:
+        raise error("no more")
+
+    monkeypatch.setattr(tune, "accept", broken_off)
+    with Store.in_memory() as store:
+        with suppress(KeyboardInterrupt):
+            sd.tune(parts, target, trials=len(parts.tasks), search="random", store=store)
+        assert store.models()
+        decided = [store.verdict(use.task, suited(target, parts)) for use in parts.tasks]
+        assert [v is not None for v in decided] == [error is BuildError] * len(decided)
 
 
 @pytest.mark.usefixtures("fakes")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,15 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.driver import kept_kernels
-from stormdrop.driver.build import Job
+from stormdrop.driver.build import Job, build_kernels
 from stormdrop.driver.kept_kernels import KeptKernels
+from stormdrop.lower.packed_layout import PackedLayout, layout_of
 from stormdrop.runtime.building import BuiltKernel, Packing
 from stormdrop.runtime.host_device import host_device
 from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.space.default import default_schedule
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
 
 
@@ -140,3 +146,35 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, t
     taken.write_text("no directory")
     (kernel,) = KeptKernels(taken / "compiled").build([job(5)], target)
     assert run(kernel, 5) == 5
+
+
+def test_what_became_of_a_schedule_is_told_in_every_process(
+    folder: Path, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = job(64).task
+    schedule = default_schedule(task, target)
+    elsewhere = replace(schedule, class_key="another")
+    illegal = replace(schedule, values=tuple((name, 10**6) for name, _ in schedule.values))
+    for given, deviation, hits in ((elsewhere, "default", 0), (illegal, "fitted", 1)):
+        first, second = KeptKernels(folder), KeptKernels(folder)
+        with caplog.at_level(logging.WARNING, "stormdrop.compile"):
+            for kept in (first, second):
+                caplog.clear()
+                (kernel,) = kept.build([Job(task, given, {})], target)
+                assert kernel.deviation == deviation
+        assert second.hits == hits
+        assert len(caplog.messages) == 1 - hits  # of what was fitted, whoever builds the model tells
+
+
+def test_a_schedule_that_gives_way_to_shared_constants_is_told_of(target: Target) -> None:
+    a, b = sd.tensor("a", (64, 64)), sd.tensor("b", (64, 64), constant=True)
+    i, j, k = sd.axis(64), sd.axis(64), sd.reduce_axis(64)
+    task = sd.Task([sd.compute("c", (i, j), sd.sum(a[i, k] * b[k, j], k))])
+    by_layout: dict[PackedLayout, Schedule] = {}
+    for sketch in sketches(task, target):
+        for point in sketch.sample_legal(20, np.random.default_rng(0)):
+            by_layout.setdefault(layout_of(sketch, point), sketch.schedule(point))
+    (one, schedule), (other, _) = [(key, s) for key, s in by_layout.items() if key.tensors][:2]
+    for known, deviation in ((one, ""), (other, "shared")):
+        (kernel,) = build_kernels([Job(task, schedule, {}, packing=Packing((known,), may_own=False))], target)
+        assert kernel.deviation == deviation

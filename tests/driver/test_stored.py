@@ -13,7 +13,7 @@ import pytest
 import stormdrop as sd
 from stormdrop.driver import model_build
 from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.stored import stored_schedules
+from stormdrop.driver.stored import StoredSchedules, stored_schedules
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
@@ -23,7 +23,8 @@ from stormdrop.reservoir.store import Store, default_path
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.host import detect
-from stormdrop.space.default import default_schedule
+from stormdrop.search.tune import versions
+from stormdrop.space.default import default_schedule, resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
@@ -134,7 +135,7 @@ def test_a_digest_tells_models_apart_whose_calls_read_other_values() -> None:
 # ---- code that has changed since it was measured
 
 
-def never(verdicts: Sequence[Verdict], *_: object) -> list[Verdict]:
+def never(verdicts: Sequence[Verdict], *_: object) -> list[tuple[Verdict, Verdict]]:
     raise AssertionError(f"proved again: {verdicts}")
 
 
@@ -160,7 +161,7 @@ def test_code_that_has_changed_is_proved_once_and_its_timing_is_old(
     model = sd.compile(path, target=target)
     renewed = known(task, target)
     assert renewed == replace(
-        verdict(task, target, schedule), is_timing_old=True, proof=renewed.proof, provenance="measured"
+        verdict(task, target, schedule), is_timing_old=True, proof=renewed.proof, versions=versions(target)
     )
     x = np.random.default_rng(0).standard_normal(model.inputs[0].shape).astype(np.float32)
     default = sd.compile(path, target=target, schedules=lambda task: None)
@@ -168,6 +169,38 @@ def test_code_that_has_changed_is_proved_once_and_its_timing_is_old(
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     monkeypatch.setattr(model_build, "proved_again", never)
     sd.compile(path, target=target)
+
+
+def test_a_verdict_whose_values_are_no_legal_point_any_more_is_renewed_with_what_runs(
+    parts: Partition, target: Target
+) -> None:
+    task = parts.tasks[0].task
+    default = default_schedule(task, target)
+    keep(verdict(task, target, replace(default, values=tuple((name, 10**6) for name, _ in default.values)), "0 1"))
+    model_build.build_model(parts, target)
+    renewed = known(task, target)
+    sketch, point = resolve(task, renewed.schedule, target)
+    assert sketch.schedule(point) == renewed.schedule == renewed.against
+    assert renewed.code == code_of(task, renewed.schedule, target)
+
+
+def test_a_verdict_that_was_decided_meanwhile_is_not_replaced_by_a_renewed_one(
+    parts: Partition, target: Target
+) -> None:
+    task = parts.tasks[0].task
+    old, new = (verdict(task, target, s, "0 1") for s in other_schedules(task, target, 2))
+    with Store.in_memory() as store:
+        schedules = StoredSchedules(store, target)
+        store.add_verdicts([old])
+        read = schedules(task)
+        assert isinstance(read, Verdict)
+        schedules.renew([(read, replace(read, code="2 3"))])
+        held = schedules(task)
+        assert isinstance(held, Verdict)
+        assert held == replace(read, code="2 3")
+        store.add_verdicts([new])
+        schedules.renew([(held, replace(held, code="4 5"))])
+        assert schedules(task) == new
 
 
 def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_remark(
@@ -189,6 +222,34 @@ def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_rema
     default = model_build.build_model(parts, target, lambda task: None)
     assert model.image.kernels == default.image.kernels
     assert known(task, target) == stale
+
+
+# ---- schedules that do not fit their task
+
+
+def test_a_schedule_that_cannot_be_replayed_is_the_default_in_what_the_model_says(
+    parts: Partition, target: Target
+) -> None:
+    task = parts.tasks[0].task
+    (schedule,) = other_schedules(task, target, 1)
+    elsewhere = replace(schedule, class_key="another")
+    for given, origin in ((schedule, "given"), (elsewhere, "default")):
+        model = model_build.build_model(parts, target, {task: given}.get)
+        assert model.origins[task.digest] == origin
+
+
+def test_values_that_are_no_legal_point_are_fitted_with_one_warning(
+    parts: Partition, target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = parts.tasks[0].task
+    (schedule,) = other_schedules(task, target, 1)
+    illegal = replace(schedule, values=tuple((name, 10**6) for name, _ in schedule.values))
+    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
+        model_build.build_model(parts, target, {task: schedule}.get)
+        assert caplog.messages == []
+        model_build.build_model(parts, target, {task: illegal}.get)
+    (message,) = caplog.messages
+    assert message.startswith(f"{task.name} is computed by another schedule")
 
 
 def test_without_a_store_everything_is_computed_by_default(parts: Partition, target: Target) -> None:

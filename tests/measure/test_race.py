@@ -22,12 +22,13 @@ class Track:
         return run
 
 
-def test_sides_take_turns_that_begin_with_runs_that_do_not_count() -> None:
+def test_sides_take_turns_in_rotating_order_that_begin_with_runs_that_do_not_count() -> None:
     track = Track()
     times = race({"a": track.side("a", 1.0), "b": track.side("b", 2.0)}, 2.0 * ROUNDS, lambda: track.now)
     assert (times["a"].seconds, times["b"].seconds) == (1.0, 2.0)
     assert [len(times[name].each) for name in "ab"] == [2 * ROUNDS, ROUNDS]
-    assert track.log == ("a" * (SETTLING + 2) + "b" * (SETTLING + 1)) * ROUNDS
+    turns = "a" * (SETTLING + 2), "b" * (SETTLING + 1)
+    assert track.log == "".join(turns[(k + number) % 2] for number in range(ROUNDS) for k in range(2))
 
 
 def test_seconds_are_for_each_side_and_each_turn_runs_at_least_once() -> None:

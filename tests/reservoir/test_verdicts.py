@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.reservoir.claims import LEAST_SECONDS
+from stormdrop.reservoir.claims import LEAST_SECONDS, floor_seconds
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.space.rules import RULES
+from stormdrop.space.sketch import replay
 from stormdrop.space.structure import DerivationStep
 from tests.replay.files import STORE
 from tests.replay.test_files import recorded
@@ -193,3 +194,18 @@ def test_a_record_that_is_faster_than_any_call_is_not_migrated_and_the_next_one_
     assert (found.schedule, found.seconds, found.provenance) == (possible.schedule, 1e-4, "migrated")
     with Store.open(without_verdicts(tmp_path / "none.sqlite", [impossible])) as store:
         assert store.verdict(small_task(), HERE) is None
+
+
+def test_a_migrated_verdict_is_none_where_this_machine_cannot_be_so_fast(tmp_path: Path) -> None:
+    (record,) = legal_records(1)
+    floor = floor_seconds(replay(record.task, record.schedule, HERE)[0], HERE)
+    assert floor > LEAST_SECONDS
+    for seconds in (0.9 * floor, 1.1 * floor):
+        path = tmp_path / f"{seconds}.sqlite"
+        with Store.open(without_verdicts(path, [replace(record, verified=True, result=timing(seconds))])) as store:
+            found, decided = store.verdict(record.task, HERE), store.decided(HERE)
+            assert (found is not None) == bool(decided) == (seconds > floor)
+            assert found is None or found.is_timing_old
+            (summary,) = store.summaries()
+            assert summary.verdict is not None
+            assert summary.verdict.is_timing_old

@@ -298,6 +298,27 @@ def test_every_task_that_was_measured_has_a_verdict_also_where_its_default_stays
             assert (verdict.method == "duel") == t.verified
 
 
+def test_a_default_that_was_not_timed_in_this_run_has_no_verdict() -> None:
+    def without_seeds(context: Context) -> Strategy:
+        return RandomSearch(context.spaces, context.rng)
+
+    parts, store = model(32, 48), Store.in_memory()
+    task = parts.tasks[0].task
+    default = default_schedule(task, TARGET)
+    known = Store.in_memory()
+    tuned_with(Fake(lambda task, s: timing(1e-9)), parts, trials=1, store=known)
+    store.add(known.trials(task, TARGET))  # as if a file of lines had said so
+
+    class Losing(Fake):
+        def answers(self, asked: Request) -> list[Result]:
+            return [timing(1e-5 if s == default else 1e-4) for s in asked.candidates]
+
+    tuned = tuned_with(Losing(), parts, trials=8, store=store, search=without_seeds)
+    assert tuned.tasks[0].schedule == default
+    verdict = store.verdict(task, TARGET)
+    assert verdict is None or (verdict.method, verdict.seconds) == ("duel", 1e-5)  # a duel times and proves it
+
+
 def test_what_was_not_proved_in_time_is_not_used() -> None:
     parts, store = model(32, 48, 40), Store.in_memory()
 
@@ -613,7 +634,7 @@ def test_a_schedule_says_where_it_came_from() -> None:
     assert (again.schedule, again.origin) == (first.schedule, "verdict")
     undecided = Store.in_memory()
     undecided.add(store.trials(first.task, TARGET))
-    assert tuned_with(Fake(), parts, trials=1, search="random", store=undecided).tasks[0].origin == "stored"
+    assert tuned_with(Fake(), parts, trials=2, search="random", store=undecided).tasks[0].origin == "stored"
     wider = model(32, 64)
     assert first.schedule is not None
     donated = refit(first.schedule, first.task, wider.tasks[0].task, TARGET)
