@@ -177,9 +177,10 @@ def _print_summary(tuned: TunedModel, kept: str | None) -> None:
         say(console, f"left as they are, since nothing of them could be timed: {names}")
     console.print()
     spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}"
+    expected = "" if tuned.expected_gain is None else f"; {expected_text(tuned.expected_gain)}"
     default = seconds_text(tuned.default_seconds)
     rows = [
-        ("search", f"{spent}; ended by: {tuned.stopped}; {expected_text(tuned.expected_gain)}"),
+        ("search", f"{spent}; ended by: {tuned.stopped}{expected}"),
         ("stored", stored_text(kept, tuned.not_kept)),
         ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
     ]

@@ -57,8 +57,8 @@ class ModelTask:
         """Seconds of its rounds, duels included, and of its proof."""
         self.history: list[Round] = []
         self.floor = 0.0
-        self.expected_gain = 0.0
-        """What another minute of search is expected to gain here, as a share of the goal."""
+        self.expected_gain: float | None = None
+        """What another minute of search is expected to gain here, as `TaskRow` has it."""
         self.best: Score | None = None
         self.leader: Schedule | None = None
         self.default: Score | None = None

@@ -191,6 +191,7 @@ class _Search:
         self._small = negligible(self._all)
         self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
+        self._expected: float | None = None
 
     def run(self) -> tuple[TunedModel, ...]:
         origin, budget = self._origin, self._budget
@@ -203,6 +204,7 @@ class _Search:
         if stopped == "interrupted":
             self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
         self._prove(stopped == "interrupted")
+        self._expect(self._standings())
         if self._all and all(t.best is None for t in self._all):
             first = next((str(t.failure) for t in self._all if t.failure), "the budget was too small")
             raise RunError(f"{names}: none of its {len(self._all)} tasks could be timed; the first: {first}")
@@ -214,7 +216,7 @@ class _Search:
     def _tuned(self, model: Partition, tools: Tools, stopped: str) -> TunedModel:
         is_cold = tools.target.is_cold
         tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
-        found = tasks, self._budget.elapsed, stopped, self._left
+        found = tasks, self._budget.elapsed, stopped, self._expected
         origin, not_kept = tools.origin, tools.keeper.failure
         return TunedModel(origin.model, tools.target, origin.strategy, origin.seed, *found, not_kept=not_kept)
 
@@ -223,7 +225,7 @@ class _Search:
             self._budget.measured += 1
         if isinstance(event, Warned):
             self._listen(Warned(f"{task.name}: {event.message}"))
-        self._listen(TaskMoved(task.row, self._budget.elapsed, event))
+        self._listen(TaskMoved(task.row, self._budget.elapsed, event, self._expected))
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
@@ -277,7 +279,7 @@ class _Search:
         """Rounds for whom the division chooses, until something ends it; says what."""
         while True:
             standings = self._standings()
-            self._expect(standings)
+            left = self._expect(standings)
             if over := self._over():
                 return over
             if self._all and not any(s.slope for s in standings):
@@ -285,7 +287,7 @@ class _Search:
             chosen = self._divide.next(standings)
             if chosen is None:
                 return "nothing left"
-            if self._budget.is_open and self._left < ENOUGH:
+            if self._budget.is_open and left < ENOUGH:
                 return "no further gain"
             task = self._all[chosen]
             if not self._round(task, self._settings.batch, is_ahead=True) or self._is_stuck(task):
@@ -311,16 +313,20 @@ class _Search:
             for t in self._all
         ]
 
-    def _expect(self, standings: Sequence[Standing]) -> None:
-        """Work out what another minute is expected to gain, as a share of the goal."""
-        value = self._goal.value(self._latencies())
-        gains = expected_gains(standings, AHEAD_SECONDS)
-        for task, gain in zip(self._all, gains):
-            task.expected_gain = gain / value if value else 0.0
+    def _expect(self, standings: Sequence[Standing]) -> float:
+        """Work out what another minute is expected to gain; returns its share of the goal.
 
-    @property
-    def _left(self) -> float:
-        return sum(t.expected_gain for t in self._all)
+        What is told where the goal is latency targets are shares of the latency: shares of a small excess are large.
+        """
+        latencies, gains = self._latencies(), expected_gains(standings, AHEAD_SECONDS)
+        value = self._goal.value(latencies)
+        told_of = sum(latencies) if isinstance(self._goal, LatencyTargets) else value
+        for task, gain in zip(self._all, gains):
+            is_known = task.session is not None or task.phase in ("small", "failed")
+            task.expected_gain = gain / told_of if told_of and is_known else None
+        shares = [t.expected_gain for t in self._all if t.expected_gain is not None]
+        self._expected = sum(shares) if shares and len(shares) == len(self._all) else None
+        return sum(gains) / value if value else 0.0
 
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begin a task's session."""

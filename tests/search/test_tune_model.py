@@ -23,7 +23,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, StoreFull
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Warned, ignore
-from stormdrop.search.goal import LatencyTargets
+from stormdrop.search.goal import LatencyTargets, TotalLatency
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelEvent,
@@ -120,6 +120,13 @@ class Fake(AnsweringMeasurer):
                 self.now += 0.3
                 return [(self.proved or self.rule)(task, s) for s in candidates]
         return [self.rule(task, s) for s in candidates]
+
+
+class AlikeInTurns(Fake):
+    """What was faster alone was so by luck."""
+
+    def answers(self, asked: Request) -> list[Result]:
+        return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
 
 
 def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
@@ -224,11 +231,53 @@ def test_without_a_budget_search_ends_when_little_more_is_expected_and_says_how_
     settings = replace(MODEL_SETTINGS, patience=None)
     tuned = tuned_with(Fake(), model(32, 48, 40), search="random", settings=settings)
     assert tuned.stopped == "no further gain"
-    assert 0 < tuned.expected_gain < ENOUGH
-    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain for t in tuned.tasks))
+    assert 0 < (tuned.expected_gain or 0.0) < ENOUGH
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain or 0.0 for t in tuned.tasks))
     slow = tuned_with(Fake(candidate_seconds=0.5), model(32, 48, 40), search="random", settings=settings)
     assert slow.stopped == "no further gain"
     assert slow.trials < tuned.trials  # a minute is fewer candidates
+
+
+def test_what_more_search_may_gain_is_unknown_while_tasks_are_unmeasured() -> None:
+    parts = model(32, 48, 40, 24)
+    few = tuned_with(Fake(), parts, trials=2)
+    assert few.expected_gain is None
+    assert [t.expected_gain is None for t in few.tasks] == [t.trials == 0 for t in few.tasks]
+    short = tuned_with(Fake(), parts, trials=3 * FIRST)  # ends with the first round of the last task
+    assert short.expected_gain is not None
+    assert short.expected_gain > 0
+
+
+def test_expected_gains_are_those_after_the_proofs() -> None:
+    """Kernels that were lucky once, and lose in turns, leave their tasks where they began."""
+    parts, goals = model(32, 48, 40), list[float]()
+
+    class Noting(TotalLatency):
+        def value(self, latencies: Sequence[float]) -> float:
+            goals.append(sum(latencies))
+            return goals[-1]
+
+    tuned = tuned_with(Fake(), parts, trials=60, search="random", goal=Noting())
+    assert goals[-1] == pytest.approx(tuned.seconds)
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain or 0.0 for t in tuned.tasks))
+    unlucky = tuned_with(AlikeInTurns(), parts, trials=60, search="random", goal=Noting())
+    assert goals[-1] == pytest.approx(unlucky.seconds) == pytest.approx(unlucky.default_seconds)
+
+
+def test_the_total_that_is_told_is_of_one_moment() -> None:
+    events = list[ModelEvent]()
+    tuned_with(Fake(), model(32, 48, 40), events, trials=60)
+    moved = [e for e in events if isinstance(e, TaskMoved)]
+    assert moved[0].expected_gain is None
+    totals = [e.expected_gain for e in moved if e.expected_gain is not None]
+    assert len(set(totals)) > 1
+
+
+def test_a_gain_towards_latency_targets_is_told_as_a_share_of_the_latency() -> None:
+    parts = model(32, 48, 40)
+    plain = tuned_with(Fake(), parts, trials=40, search="random")
+    nearly = LatencyTargets((0.99 * plain.seconds,))
+    assert tuned_with(Fake(), parts, trials=40, search="random", goal=nearly).expected_gain == plain.expected_gain
 
 
 def test_a_task_that_gains_nothing_for_many_rounds_ends() -> None:
@@ -330,11 +379,7 @@ def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> No
     parts = model(32, 48)
     default = default_schedule(parts.tasks[0].task, TARGET)
 
-    class Lucky(Fake):
-        def answers(self, asked: Request) -> list[Result]:
-            return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
-
-    tuned = tuned_with(Lucky(), parts, trials=40)
+    tuned = tuned_with(AlikeInTurns(), parts, trials=40)
     assert tuned.tasks[0].schedule == default
     assert tuned.tasks[0].gain == 0
 
