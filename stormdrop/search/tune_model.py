@@ -117,7 +117,7 @@ def tune_models(
     if not models:
         raise UserError("there is no model to tune")
     if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
-        raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
+        raise UserError(f"latency targets given: {len(goal.targets)}, models: {len(models)}; give one for each")
     began = clock()
     reused = reuse_of(reuse, donors)
     name, factory = named(search, reused)
