@@ -167,11 +167,16 @@ class ModelTask:
         return True
 
     def stay(self) -> None:
-        """Leave the incumbent as it is: what was decided before, else the default schedule."""
+        """Leave the incumbent as it is: what was decided before, else the default schedule.
+
+        A verdict stays with the seconds that decided it. A single trial of this run beside the default's seconds of an
+        earlier one would say more of the machine's state than of the kernels.
+        """
         assert self.session is not None
         if self.stored is not None and self.stored.schedule == self.session.incumbent:
             self.take_stored()
-            self.best = self.incumbent or self.best
+            if self.stored.against == self.session.default:
+                self.default = Score(self.stored.against_seconds, self.stored.against_seconds)
         else:
             self.leader, self.best = self.session.default, self.default or self.best
 

@@ -375,6 +375,22 @@ def test_an_earlier_verdict_stays_where_nothing_is_faster() -> None:
     assert after.tasks[0].verified
 
 
+def test_a_verdict_that_stays_keeps_the_seconds_that_decided_it() -> None:
+    """On a busier day, a proved kernel is not slower than a default schedule that was timed on a better one."""
+    parts, store = model(32, 48, 40), Store.in_memory()
+    before = tuned_with(Fake(), parts, trials=60, store=store)
+
+    def on_a_busy_day(task: Task, schedule: Schedule) -> Result:
+        quiet = by_knobs(task, schedule)
+        assert isinstance(quiet, Timing)
+        return timing(3 * quiet.seconds)
+
+    after = tuned_with(Fake(on_a_busy_day), parts, trials=6, store=store)
+    times = [[(t.ended, t.seconds, t.default_seconds) for t in tuned.tasks] for tuned in (before, after)]
+    assert times[0] == times[1]
+    assert after.seconds < after.default_seconds
+
+
 def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> None:
     parts = model(32, 48)
     default = default_schedule(parts.tasks[0].task, TARGET)
