@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 
 import numpy as np
@@ -106,7 +106,7 @@ class Session:
         self.final_values: dict[Schedule, float] = {}
         """Of the finalists, as they were timed in turns."""
         self.best: float | None = None
-        self._gained_at = 0  # the trial that last brought a gain worth its name
+        self._gained_at, self._gained = 0, inf  # the trial that last brought a gain worth its name, and its value
         self._upcoming: Proposal | None = None
         context = Context(
             self.spaces,
@@ -284,8 +284,8 @@ class Session:
             if not _is_brief(trial.result):
                 self._values[c] = value
             if self.best is None or value < self.best:
-                if self.best is None or value < self.best * (1 - self._settings.gain):
-                    self._gained_at = trial.number
+                if self.best is None or value < self._gained - self._settings.gain * abs(self._gained):
+                    self._gained_at, self._gained = trial.number, value
                 self.best = value
                 self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])

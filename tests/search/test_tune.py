@@ -373,6 +373,30 @@ def test_a_search_without_gain_ends_by_its_patience() -> None:
     assert 100 <= tuned.trials < 100 + 2 * BATCH
 
 
+def test_many_small_gains_are_one_worth_its_name() -> None:
+    """Every trial is 0.4 % faster than the one before, and a gain is 1 %."""
+    measured = list[Schedule]()
+
+    def falling(schedule: Schedule) -> Result:
+        if schedule not in measured:
+            measured.append(schedule)
+        return timing(1e-3 * 0.996 ** measured.index(schedule))
+
+    settings = TuneSettings(batch=8, patience=20, gain=0.01)
+    tuned = tune(task(), TARGET, measurer=Replay(falling), trials=80, search="random", settings=settings)
+    assert (tuned.stopped, tuned.trials) == ("trials", 80)
+    negative = tune(
+        task(),
+        TARGET,
+        measurer=Replay(lambda _: timing(1e-3)),
+        trials=80,
+        search="random",
+        settings=settings,
+        objective=lambda _: -1.0,
+    )
+    assert negative.stopped == "no further gain"
+
+
 def test_a_users_objective_is_what_is_minimised() -> None:
     def objective(result: Result) -> float:
         assert isinstance(result, Timing)
