@@ -44,7 +44,7 @@ class TaskRow:
     """What another minute of search is expected to gain here, as a share of the goal; of the latency, where the goal is
     latency targets. None where that is unknown: before its turn came."""
     spent: float = 0.0
-    """Seconds of search: rounds with their duels, and the proof."""
+    """Seconds of search: sketches and donors, rounds with their duels, and the proof."""
 
     @property
     def total(self) -> float:

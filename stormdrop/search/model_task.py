@@ -55,6 +55,8 @@ class ModelTask:
         self.trials = self.failed = 0
         self.spent = 0.0
         """Seconds of its rounds, duels included, and of its proof."""
+        self.opening_seconds = 0.0
+        """Of its sketches, donors and their ranking: spent once, so that no round is expected to take them again."""
         self.history: list[Round] = []
         self.floor = 0.0
         self.expected_gain: float | None = None
@@ -94,7 +96,7 @@ class ModelTask:
     def row(self) -> TaskRow:
         use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
         counts = self.trials, self.failed, self.known
-        where = self.phase, self.origin, self.expected_gain, self.spent
+        where = self.phase, self.origin, self.expected_gain, self.opening_seconds + self.spent
         return TaskRow(use.id, use.calls[0].label, self.count, use.task.flops, *seconds, *counts, *where)
 
     @property

@@ -330,6 +330,7 @@ class _Search:
 
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begin a task's session."""
+        started = self._budget.clock()
         if isinstance(task.tools.measurer, Measurer):
             task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
@@ -339,6 +340,8 @@ class _Search:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
+        finally:
+            task.opening_seconds += self._budget.clock() - started
         return True
 
     def _siblings(self, task: ModelTask) -> list[Source]:

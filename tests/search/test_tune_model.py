@@ -691,6 +691,18 @@ def test_duels_and_proofs_are_charged_to_their_task() -> None:
     assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
 
 
+def test_sketches_and_donors_are_charged_to_their_task() -> None:
+    fake = Fake()
+
+    def slow_to_begin(context: Context) -> Strategy:
+        fake.now += 2.0
+        return RandomSearch(context.spaces, context.rng)
+
+    tuned = tuned_with(fake, model(32, 48, 40), trials=60, search=slow_to_begin)
+    assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
+    assert all(t.spent > 2.0 for t in tuned.tasks)
+
+
 # ---- a store that takes no more ------------------------------------------------------------------------------------
 
 
