@@ -106,8 +106,11 @@ class ModelTask:
 
     @property
     def group(self) -> str:
-        """Tasks of the same class within a factor of 4 in size: what they reach in FLOP/s may be compared."""
-        return f"{self.use.task.class_key}/{round(log2(1 + self.use.task.flops) / 2)}"
+        """Tasks of the same class within a factor of 4 in size, at one temperature: what they reach in FLOP/s may be
+        compared.
+        """
+        task, temperature = self.use.task, "cold" if self.tools.target.is_cold else "warm"
+        return f"{task.class_key}/{temperature}/{round(log2(1 + task.flops) / 2)}"
 
     def standing(self, slope: float, proof_seconds: float) -> Standing:
         return Standing(

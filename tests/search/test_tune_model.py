@@ -22,6 +22,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, StoreFull
 from stormdrop.runtime.host import detect
+from stormdrop.search.divide import Standing
 from stormdrop.search.events import Warned, ignore
 from stormdrop.search.goal import LatencyTargets, TotalLatency
 from stormdrop.search.model_events import (
@@ -701,6 +702,21 @@ def test_sketches_and_donors_are_charged_to_their_task() -> None:
     tuned = tuned_with(fake, model(32, 48, 40), trials=60, search=slow_to_begin)
     assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
     assert all(t.spent > 2.0 for t in tuned.tasks)
+
+
+def test_tasks_of_two_temperatures_are_not_compared_in_their_rates() -> None:
+    small, large = model(32, 48), model(32, 48, 400)
+    between = replace(TARGET, l3_bytes=(small.constant_bytes + large.constant_bytes) // 2)
+    fake, groups = Fake(), list[set[str]]()
+
+    class Noting:
+        def next(self, standings: Sequence[Standing]) -> int | None:
+            groups.append({s.group for s in standings})
+            return None
+
+    tune_models([small, large], between, measurer=fake, clock=fake.clock, trials=60, divide=Noting())
+    kinds = {key.split("/")[1] for key in groups[0]}
+    assert kinds == {"warm", "cold"}
 
 
 # ---- a store that takes no more ------------------------------------------------------------------------------------
