@@ -56,11 +56,13 @@ class Session:
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
+        is_planned: bool = False,
         listen: Listener = events.ignore,
         spaces: Sequence[Sketch] | None = None,
         siblings: Sequence[Source] = (),
     ) -> None:
-        """`siblings`: schedules of related tasks to begin from, besides the store's.
+        """`is_planned`: nobody asked for so many `trials`, they are expected. `siblings`: schedules of related tasks to
+        begin from, besides the store's.
 
         Raises UserError where `start` is a schedule of another class, and for a task larger than this machine's memory.
         """
@@ -117,6 +119,7 @@ class Session:
             seconds,
             lambda: self.elapsed,
             self._settings,
+            is_planned,
             self._opening,
         )
         self.strategy = tools.factory(context)

@@ -335,7 +335,16 @@ class _Search:
             task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
             siblings = self._siblings(task)
-            task.begin(Session(task.use.task, task.tools, trials=expected, listen=task.listen, siblings=siblings))
+            is_planned = self._budget.trials is None
+            session = Session(
+                task.use.task,
+                task.tools,
+                trials=expected,
+                is_planned=is_planned,
+                listen=task.listen,
+                siblings=siblings,
+            )
+            task.begin(session)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)

@@ -361,6 +361,16 @@ def test_seconds_that_are_over_before_the_first_round_still_measure_the_default(
     assert measurer.batches[0][0] == default_schedule(task(), TARGET)
 
 
+def test_a_storm_with_seconds_ends_when_it_stops_gaining_and_one_with_trials_does_not() -> None:
+    settings = TuneSettings(batch=8, storm_trials=200, storm_patience=32)
+    flat = Replay(lambda _: timing(1e-3))
+    timed = tune(task(), TARGET, measurer=flat, settings=settings, search="storm", seconds=600.0)
+    assert timed.stopped == "nothing left"
+    assert 32 + 8 <= timed.trials <= 32 + 3 * 8
+    forced = tune(task(), TARGET, measurer=flat, settings=settings, search="storm", trials=120)
+    assert (forced.stopped, forced.trials) == ("trials", 120)
+
+
 def test_seconds_end_a_search() -> None:
     tuned = tune(task(), TARGET, measurer=Replay(), seconds=0.3, search="random")
     assert tuned.stopped == "seconds"

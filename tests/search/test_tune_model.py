@@ -281,6 +281,15 @@ def test_a_gain_towards_latency_targets_is_told_as_a_share_of_the_latency() -> N
     assert tuned_with(Fake(), parts, trials=40, search="random", goal=nearly).expected_gain == plain.expected_gain
 
 
+def test_storms_of_a_model_end_when_they_stop_gaining_unless_trials_were_asked_for() -> None:
+    flat = Fake(lambda task, s: timing(1e-4))
+    timed = tuned_with(flat, model(32, 48), seconds=600.0, search="storm")
+    assert timed.stopped == "nothing left"
+    assert timed.trials <= MODEL_SETTINGS.storm_patience + 3 * MODEL_SETTINGS.batch
+    forced = tuned_with(Fake(lambda task, s: timing(1e-4)), model(32, 48), trials=2000, search="storm")
+    assert forced.trials >= (MODEL_SETTINGS.patience or 0)
+
+
 def test_a_task_that_gains_nothing_for_many_rounds_ends() -> None:
     tuned = tuned_with(Fake(lambda task, s: timing(1e-4)), model(32, 48), trials=2000, search="random")
     patience = MODEL_SETTINGS.patience or 0
