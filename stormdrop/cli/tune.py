@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
 
+EARLY = 0.95
+"""A search that spent less of its seconds seems to have ended early."""
+
 
 @click.command(
     epilog="""\b
@@ -41,7 +44,7 @@ Examples:
 )
 @partial(source_options, several=True)
 @options.count("--trials", "Candidates to measure at most, of all tasks together.")
-@options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
+@options.duration("--time", "seconds", told="Tune for at most so long, time for proofs included: 300, 90s, 5m, 1h.")
 @options.count("--patience", "End a task's search after so many trials without a gain of 1 %.  [default: 256]")
 @click.option(
     "--objective",
@@ -138,7 +141,7 @@ def tune(
                 heading(results(), tuned.name)
             print_tuned(results(), tuned, peak_gflops)
             _print_summary(tuned, target_of(goal, number), is_alone=len(accepted) == 1)
-        _print_search(accepted, goal, kept)
+        _print_search(accepted, goal, kept, seconds)
     if store is not None:
         with console.status("learning from what was measured"):
             learn(store, target, lambda told: say(console, one_line(told, 500)))
@@ -197,7 +200,7 @@ def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bo
         console.print()
 
 
-def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None) -> None:
+def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None, seconds: float | None) -> None:
     """What the models share: the search, its objective, the store."""
     from stormdrop.report.objective import objective_rows
 
@@ -205,9 +208,11 @@ def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None) -> 
     trials = f"{counted(first.trials, 'trial')}, {first.failed} failed, in " if len(found) == 1 else ""
     expected = "" if first.expected_gain is None else f"; {expected_text(first.expected_gain)}"
     not_kept = next((t.not_kept for t in found if t.not_kept), "")
+    is_early = seconds is not None and first.stopped == "seconds" and first.tuning_seconds < EARLY * seconds
+    ended = f"{first.stopped}{' (the rest was kept for proofs)' if is_early else ''}"
     rows = [
         *objective_rows(goal, found),
-        ("search", f"{trials}{span_text(first.tuning_seconds)}; ended by: {first.stopped}{expected}"),
+        ("search", f"{trials}{span_text(first.tuning_seconds)}; ended by: {ended}{expected}"),
         ("stored", stored_text(kept, not_kept)),
     ]
     if len(found) > 1:

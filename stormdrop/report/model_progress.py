@@ -25,7 +25,20 @@ from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, 
 LABEL = 32
 BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
-HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "next min", "from", "")
+HEADINGS = (
+    "",
+    "task",
+    "count",
+    "GFLOP",
+    "best ms",
+    "GFLOP/s",
+    "of peak",
+    "trials",
+    "failed",
+    "next min",
+    "from",
+    "state",
+)
 WORDS = (0, 1, 10, 11)
 SPARE = (8, 3, 5, 7, 6, 9, 10)
 """Columns that a narrow terminal does without, the first of these first."""

@@ -36,7 +36,7 @@ class TaskRow:
     failed: int = 0
     known: int = 0
     phase: str = ""
-    """The strategy's, or how the task ended: proved, not proved, default, small, known, failed, reverted."""
+    """The strategy's, or how the task ended: proved, confirmed, not proved, default, small, known, failed, reverted."""
     origin: str = ""
     """Where the best schedule came from: default, verdict, stored, donor, or the phase of the strategy that proposed
     it."""

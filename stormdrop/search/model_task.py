@@ -191,7 +191,9 @@ class ModelTask:
             self.session.stay(self.best.seconds)
 
     def move(self, phase: str) -> None:
-        self.phase = phase
+        """A default schedule that has won is confirmed: it is not proved against itself."""
+        is_default = self.session is not None and self.leader == self.session.default
+        self.phase = "confirmed" if phase == "proved" and is_default else phase
         self._tell(self, None)
 
     def listen(self, event: Event) -> None:

@@ -202,9 +202,13 @@ class _Search:
         stopped = self._begin() or self._go_on()
         self._fill_in()
         if stopped == "interrupted":
-            self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
+            limit = f"for about {PATIENCE_SECONDS:.0f} s at most"
+            self._listen(Warned(f"stopping: what has gained is timed again and proved, {limit}; Ctrl-C again aborts"))
         self._prove(stopped == "interrupted")
         self._expect(self._standings())
+        dropped = sum(t.phase == "not proved" for t in self._all)
+        if stopped == "interrupted" and dropped:
+            self._listen(Warned(f"not proved in time, so that what was used before stays: {dropped} of the winners"))
         if self._all and all(t.best is None for t in self._all):
             first = next((str(t.failure) for t in self._all if t.failure), "the budget was too small")
             raise RunError(f"{names}: none of its {len(self._all)} tasks could be timed; the first: {first}")

@@ -202,6 +202,7 @@ def test_the_final_table_compares_with_the_defaults() -> None:
         "next",
         "min",
         "from",
+        "state",
     ]
     assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
     assert lines[1][2:] == [

@@ -37,7 +37,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_models
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, PATIENCE_SECONDS, tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
@@ -407,6 +407,7 @@ def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> No
 
     tuned = tuned_with(AlikeInTurns(), parts, trials=40)
     assert tuned.tasks[0].schedule == default
+    assert (tuned.tasks[0].origin, tuned.tasks[0].ended) == ("default", "confirmed")
     assert tuned.tasks[0].gain == 0
 
 
@@ -483,6 +484,21 @@ def test_ctrl_c_stops_after_the_batch_and_proves_what_has_gained() -> None:
     assert all(t.verified for t in tuned.tasks)
     assert any(isinstance(e, Warned) and "Ctrl-C again aborts" in e.message for e in events)
     assert sum(store.known(use.task, TARGET) for use in parts.tasks) == tuned.trials + len(fake.proofs)
+
+
+def test_ctrl_c_says_how_long_proofs_may_take_and_what_was_dropped() -> None:
+    class Slow(Fake):
+        def answers(self, asked: Request) -> list[Result]:
+            self.now += 100.0 if asked.kind == "retime" else 0.0
+            return super().answers(asked)
+
+    fake = Slow(before=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 4 else None)
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, model(32, 48, 40), events, trials=500, search="random")
+    assert sorted(t.ended for t in tuned.tasks) == ["not proved", "proved"]
+    first, last = (e.message for e in events if isinstance(e, Warned))
+    assert f"for about {PATIENCE_SECONDS:.0f} s at most" in first
+    assert last.endswith(": 1 of the winners")
 
 
 def test_a_second_ctrl_c_aborts_and_everything_measured_is_kept() -> None:
