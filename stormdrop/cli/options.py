@@ -67,7 +67,11 @@ def goal_of(value: str) -> Goal:
 
     if value in ("latency", "speedup"):
         return TotalLatency() if value == "latency" else GeometricMean()
-    return LatencyTargets(tuple(seconds_of(part) for part in value.split(",")))
+    try:
+        return LatencyTargets(tuple(seconds_of(part) for part in value.split(",")))
+    except click.BadParameter as error:
+        usage = "latency, speedup, or a time for each model: 5ms,12ms"
+        raise click.BadParameter(f"{value!r} is no objective; give {usage}") from error
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:

@@ -17,6 +17,8 @@ from stormdrop.report.console import heading, notes, print_pairs, results, say
 from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from stormdrop.graph.partition import Partition
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from stormdrop.search.goal import Goal
     from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
+
+EARLY = 0.95
+"""A search that spent less of its seconds seems to have ended early."""
 
 
 @click.command(
@@ -41,7 +46,7 @@ Examples:
 )
 @partial(source_options, several=True)
 @options.count("--trials", "Candidates to measure at most, of all tasks together.")
-@options.duration("--time", "seconds", told="Tune for at most so long: 300, 90s, 5m, 1h.")
+@options.duration("--time", "seconds", told="Tune for at most so long, time for proofs included: 300, 90s, 5m, 1h.")
 @options.count("--patience", "End a task's search after so many trials without a gain of 1 %.  [default: 256]")
 @click.option(
     "--objective",
@@ -96,6 +101,7 @@ def tune(
     from stormdrop.driver.tune import learn
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
+    from stormdrop.report.objective import objective_json, target_of
     from stormdrop.runtime.targets import peak_meter
     from stormdrop.search.events import Warned
     from stormdrop.search.tune_model import MODEL_SETTINGS, tune_models
@@ -132,22 +138,24 @@ def tune(
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None
-    reports: list[dict[str, object]] = []
-    for parts, searched in zip(models, found):
-        tuned = _accepted(parts, searched, store, console, quiet, rules, decided)
-        if not as_json:
-            if len(found) > 1:
+    accepted = [_accepted(parts, tuned, store, console, quiet, rules, decided) for parts, tuned in zip(models, found)]
+    if not as_json:
+        for number, tuned in enumerate(accepted):
+            if len(accepted) > 1:
                 heading(results(), tuned.name)
             print_tuned(results(), tuned, peak_gflops)
-        timed = tuned.in_model
-        more = {"peak_gflops": peak_gflops, "store": kept, "in_model": timed.to_json() if timed is not None else None}
-        reports.append({**tuned.to_json(), **more})
-        if not as_json:
-            _print_summary(tuned, kept)
+            _print_summary(tuned, target_of(goal, number), is_alone=len(accepted) == 1)
+        _print_search(accepted, goal, kept, seconds)
     if store is not None:
         with console.status("learning from what was measured"):
             learn(store, target, lambda told: say(console, one_line(told, 500)))
     if as_json:
+        objective = objective_json(goal, accepted)
+        shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective}
+        reports = [
+            {**tuned.to_json(), **shared, "in_model": None if tuned.in_model is None else tuned.in_model.to_json()}
+            for tuned in accepted
+        ]
         options.print_json(reports[0] if len(reports) == 1 else {"models": reports})
 
 
@@ -174,23 +182,44 @@ def _accepted(
         return tuned if store is None else kept_in(store, tuned, verdicts_of(tuned, decided))
 
 
-def _print_summary(tuned: TunedModel, kept: str | None) -> None:
+def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bool) -> None:
+    """What one model came to; beside others, its trials too."""
+    from stormdrop.report.objective import target_rows
+
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
         names = ", ".join(f"{t.id} {t.label}" for t in failed)
         say(console, f"left as they are, since nothing of them could be timed: {names}")
     console.print()
-    spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, in {span_text(tuned.tuning_seconds)}"
     default = seconds_text(tuned.default_seconds)
-    rows = [
-        ("search", f"{spent}; ended by: {tuned.stopped}; {expected_text(tuned.expected_gain)}"),
-        ("stored", stored_text(kept, tuned.not_kept)),
-        ("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"),
-    ]
+    rows = [] if is_alone else [("trials", f"{tuned.trials}, {tuned.failed} failed")]
+    rows.append(("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"))
     timed = tuned.in_model
     if timed is not None:
         gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
         untuned = seconds_text(timed.default_seconds)
         rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {untuned}), {gain}"))
-    print_pairs(console, rows)
+    print_pairs(console, [*rows, *target_rows(latency_target, tuned)])
+    if not is_alone:
+        console.print()
+
+
+def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None, seconds: float | None) -> None:
+    """What the models share: the search, its objective, the store."""
+    from stormdrop.report.objective import objective_rows
+
+    first = found[0]
+    trials = f"{counted(first.trials, 'trial')}, {first.failed} failed, in " if len(found) == 1 else ""
+    expected = "" if first.expected_gain is None else f"; {expected_text(first.expected_gain)}"
+    not_kept = next((t.not_kept for t in found if t.not_kept), "")
+    is_early = seconds is not None and first.stopped == "seconds" and first.tuning_seconds < EARLY * seconds
+    ended = f"{first.stopped}{' (the rest was kept for proofs)' if is_early else ''}"
+    rows = [
+        *objective_rows(goal, found),
+        ("search", f"{trials}{span_text(first.tuning_seconds)}; ended by: {ended}{expected}"),
+        ("stored", stored_text(kept, not_kept)),
+    ]
+    if len(found) > 1:
+        heading(results(), "all models")
+    print_pairs(results(), rows)

@@ -145,7 +145,8 @@ def _reverted(task: TunedTask, incumbent: Schedule | None, target: Target, rules
         return task
     default = task.default or default_schedule(task.task, target, rules)
     # An incumbent that is not the default was not timed alone now: the default's seconds stand in for its own.
-    was = {"default": default, "schedule": incumbent or default, "seconds": task.default_seconds}
+    origin = "default" if incumbent in (None, default) else "verdict"
+    was = {"default": default, "schedule": incumbent or default, "seconds": task.default_seconds, "origin": origin}
     return replace(task, **was, verified=False, phase=REVERTED)
 
 

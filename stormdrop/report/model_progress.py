@@ -25,7 +25,20 @@ from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, 
 LABEL = 32
 BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
-HEADINGS = ("", "task", "count", "GFLOP", "best ms", "GFLOP/s", "of peak", "trials", "failed", "next min", "from", "")
+HEADINGS = (
+    "",
+    "task",
+    "count",
+    "GFLOP",
+    "best ms",
+    "GFLOP/s",
+    "of peak",
+    "trials",
+    "failed",
+    "next min",
+    "from",
+    "state",
+)
 WORDS = (0, 1, 10, 11)
 SPARE = (8, 3, 5, 7, 6, 9, 10)
 """Columns that a narrow terminal does without, the first of these first."""
@@ -59,9 +72,9 @@ class ModelProgress(LiveView):
         match event:
             case ModelStarted():
                 self._begin(event)
-            case TaskMoved(row, elapsed):
+            case TaskMoved(row, elapsed, _, expected):
                 self._rows[row.id] = self._last = row
-                self._elapsed = elapsed
+                self._elapsed, self._expected = elapsed, expected
                 self._renew()
             case Proving(tasks, elapsed):
                 self._is_proving, self._elapsed = True, elapsed
@@ -83,6 +96,7 @@ class ModelProgress(LiveView):
         self._rows = {row.id: row for row in started.rows}
         self._last: TaskRow | None = None
         self._elapsed, self._is_proving = 0.0, False
+        self._expected: float | None = None
         tasks = counted(len(started.rows), "task")
         known = f"continuing: {counted(started.known, 'trial')} of {started.known_tasks} of {tasks} known"
         budget = f", {limits}" if (limits := budget_text(started.trials, started.seconds)) else ""
@@ -108,8 +122,7 @@ class ModelProgress(LiveView):
         rows = self._rows.values()
         done, failed = sum(row.trials for row in rows), sum(row.failed for row in rows)
         trials = counted(done, "trial") if self._trials is None else f"{done} of {counted(self._trials, 'trial')}"
-        expected = sum(row.expected_gain for row in rows)
-        more = f", {expected_text(expected)}" if expected else ""
+        more = "" if self._expected is None else f", {expected_text(self._expected)}"
         return f"{trials}, {failed} failed, {elapsed_text(self._elapsed, self._seconds)}{more}"
 
     @property

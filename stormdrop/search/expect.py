@@ -5,13 +5,13 @@ the last one gained, and by a part of the best that falls with the rounds, for w
 
     gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best / rounds) · log2(1 + s / spent)
 
-A gain ends at the floor.
+A gain ends at the floor. Where a task has gained nothing yet, its first gain also costs the seconds of its proof.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, log1p
+from math import log
 
 from stormdrop.search.divide import Standing, worth_a_round
 
@@ -23,22 +23,28 @@ of 16 trials, 0.8 % after 5 and 0.2 % after 9."""
 def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]:
     """What so many more seconds are expected to gain the goal, for each task, where they are divided best.
 
-    Maximises Σ aᵢ · ln(1 + sᵢ / spentᵢ) with Σ sᵢ = `seconds`. The solution is sᵢ = max(0, aᵢ / λ − spentᵢ), with one λ
-    for all tasks.
+    Maximises Σ aᵢ · ln(1 + sᵢ / spentᵢ) with Σ (sᵢ + proofᵢ) = `seconds` over the tasks that get some. The solution is
+    sᵢ = aᵢ / λ − spentᵢ, with one λ for all of them. A task is among them if its last second gains more than λ, and if
+    all gain more with it although its proof takes seconds from the others.
     """
     gains = [0.0] * len(standings)
     scales = {k: _scale(standings[k]) for k in worth_a_round(standings)}
     order = sorted(scales, key=lambda k: scales[k] / _spent(standings[k]), reverse=True)
-    chosen: list[int] = []
+    chosen: dict[int, float] = {}
     price = 0.0  # λ: what the last second gains
     for k in order:
         if scales[k] / _spent(standings[k]) <= price:
             break
-        chosen.append(k)
-        price = sum(scales[j] for j in chosen) / (seconds + sum(_spent(standings[j]) for j in chosen))
-    for k in chosen:
+        among = [*chosen, k]
+        left = seconds - sum(standings[j].proof_seconds for j in among)
+        if left <= 0:
+            continue
+        dearer = sum(scales[j] for j in among) / (left + sum(_spent(standings[j]) for j in among))
+        found = {j: scales[j] * log(max(1.0, scales[j] / dearer / _spent(standings[j]))) for j in among if dearer}
+        if sum(found.values()) > sum(chosen.values()):
+            chosen, price = found, dearer
+    for k, gain in chosen.items():
         s = standings[k]
-        gain = scales[k] * log1p((scales[k] / price - _spent(s)) / _spent(s)) if price else 0.0
         gains[k] = min(gain, s.slope * max(0.0, (s.best or 0.0) - s.floor))
     return gains
 
@@ -47,7 +53,7 @@ def _scale(s: Standing) -> float:
     """`a` of a · ln(1 + s / spent)."""
     assert s.best is not None
     half = next((r for r in reversed(s.history) if r.seconds <= s.spent / 2), s.history[0] if s.history else None)
-    gained = half.best - s.best if half is not None else 0.0
+    gained = max(0.0, half.best - s.best) if half is not None else 0.0  # timed in turns, a best may be slower
     return s.slope * (KEPT * gained + DOUBT * s.best / max(1.0, s.rounds)) / log(2)
 
 

@@ -37,14 +37,15 @@ class TaskRow:
     failed: int = 0
     known: int = 0
     phase: str = ""
-    """The strategy's, or how the task ended: proved, not proved, default, small, known, failed, reverted."""
+    """The strategy's, or how the task ended: proved, confirmed, not proved, default, small, known, failed, reverted."""
     origin: str = ""
     """Where the best schedule came from: default, verdict, stored, donor, or the phase of the strategy that proposed
     it."""
-    expected_gain: float = 0.0
-    """What another minute of search is expected to gain here, as a share of the goal."""
+    expected_gain: float | None = None
+    """What another minute of search is expected to gain here, as a share of the goal; of the latency, where the goal is
+    latency targets. None where that is unknown: before its turn came."""
     spent: float = 0.0
-    """Seconds of search: rounds with their duels, and the proof."""
+    """Seconds of search: sketches and donors, rounds with their duels, and the proof."""
 
     @property
     def total(self) -> float:
@@ -137,8 +138,9 @@ class TunedModel:
     tuning_seconds: float
     stopped: str
     """Why the search ended: trials, seconds, no further gain, target met, nothing left, interrupted."""
-    expected_gain: float = 0.0
-    """What another minute of search was expected to gain then, as a share of the goal."""
+    expected_gain: float | None = None
+    """What another minute of search was expected to gain after the proofs, of all tasks together. None where some were
+    not measured."""
     in_model: InModel | None = None
     """What it is worth in the model; None where the model was not timed."""
     not_kept: str = ""
@@ -249,6 +251,8 @@ class TaskMoved:
     row: TaskRow
     elapsed: float
     event: Event | None = None
+    expected_gain: float | None = None
+    """Of all tasks together, at this moment."""
 
 
 @dataclass(frozen=True, slots=True)

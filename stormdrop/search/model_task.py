@@ -55,10 +55,12 @@ class ModelTask:
         self.trials = self.failed = 0
         self.spent = 0.0
         """Seconds of its rounds, duels included, and of its proof."""
+        self.opening_seconds = 0.0
+        """Of its sketches, donors and their ranking: spent once, so that no round is expected to take them again."""
         self.history: list[Round] = []
         self.floor = 0.0
-        self.expected_gain = 0.0
-        """What another minute of search is expected to gain here, as a share of the goal."""
+        self.expected_gain: float | None = None
+        """What another minute of search is expected to gain here, as `TaskRow` has it."""
         self.best: Score | None = None
         self.leader: Schedule | None = None
         self.default: Score | None = None
@@ -94,7 +96,7 @@ class ModelTask:
     def row(self) -> TaskRow:
         use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
         counts = self.trials, self.failed, self.known
-        where = self.phase, self.origin, self.expected_gain, self.spent
+        where = self.phase, self.origin, self.expected_gain, self.opening_seconds + self.spent
         return TaskRow(use.id, use.calls[0].label, self.count, use.task.flops, *seconds, *counts, *where)
 
     @property
@@ -104,8 +106,11 @@ class ModelTask:
 
     @property
     def group(self) -> str:
-        """Tasks of the same class within a factor of 4 in size: what they reach in FLOP/s may be compared."""
-        return f"{self.use.task.class_key}/{round(log2(1 + self.use.task.flops) / 2)}"
+        """Tasks of the same class within a factor of 4 in size, at one temperature: what they reach in FLOP/s may be
+        compared.
+        """
+        task, temperature = self.use.task, "cold" if self.tools.target.is_cold else "warm"
+        return f"{task.class_key}/{temperature}/{round(log2(1 + task.flops) / 2)}"
 
     def standing(self, slope: float, proof_seconds: float) -> Standing:
         return Standing(
@@ -165,11 +170,16 @@ class ModelTask:
         return True
 
     def stay(self) -> None:
-        """Leave the incumbent as it is: what was decided before, else the default schedule."""
+        """Leave the incumbent as it is: what was decided before, else the default schedule.
+
+        A verdict stays with the seconds that decided it. A single trial of this run beside the default's seconds of an
+        earlier one would say more of the machine's state than of the kernels.
+        """
         assert self.session is not None
         if self.stored is not None and self.stored.schedule == self.session.incumbent:
             self.take_stored()
-            self.best = self.incumbent or self.best
+            if self.stored.against == self.session.default:
+                self.default = Score(self.stored.against_seconds, self.stored.against_seconds)
         else:
             self.leader, self.best = self.session.default, self.default or self.best
 
@@ -179,7 +189,9 @@ class ModelTask:
             self.session.stay()
 
     def move(self, phase: str) -> None:
-        self.phase = phase
+        """A default schedule that has won is confirmed: it is not proved against itself."""
+        is_default = self.session is not None and self.leader == self.session.default
+        self.phase = "confirmed" if phase == "proved" and is_default else phase
         self._tell(self, None)
 
     def listen(self, event: Event) -> None:

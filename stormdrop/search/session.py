@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from statistics import median
 
 import numpy as np
@@ -57,11 +57,13 @@ class Session:
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
+        is_planned: bool = False,
         listen: Listener = events.ignore,
         spaces: Sequence[Sketch] | None = None,
         siblings: Sequence[Source] = (),
     ) -> None:
-        """`siblings`: schedules of related tasks to begin from, besides the store's.
+        """`is_planned`: nobody asked for so many `trials`, they are expected. `siblings`: schedules of related tasks to
+        begin from, besides the store's.
 
         Raises UserError where `start` is a schedule of another class, and for a task larger than this machine's memory.
         """
@@ -107,7 +109,7 @@ class Session:
         self.final_values: dict[Schedule, float] = {}
         """Of the finalists, as they were timed in turns."""
         self.best: float | None = None
-        self._gained_at = 0  # the trial that last brought a gain worth its name
+        self._gained_at, self._gained = 0, inf  # the trial that last brought a gain worth its name, and its value
         self._upcoming: Proposal | None = None
         context = Context(
             self.spaces,
@@ -118,6 +120,7 @@ class Session:
             seconds,
             lambda: self.elapsed,
             self._settings,
+            is_planned,
             self._opening,
         )
         self.strategy = tools.factory(context)
@@ -293,8 +296,8 @@ class Session:
             if not _is_brief(trial.result):
                 self._values[c] = value
             if self.best is None or value < self.best:
-                if self.best is None or value < self.best * (1 - self._settings.gain):
-                    self._gained_at = trial.number
+                if self.best is None or value < self._gained - self._settings.gain * abs(self._gained):
+                    self._gained_at, self._gained = trial.number, value
                 self.best = value
                 self._listen(events.NewBest(trial, value))
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])

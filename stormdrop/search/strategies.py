@@ -36,11 +36,49 @@ class Context:
     clock: Callable[[], float]
     """Seconds spent on this search so far."""
     settings: TuneSettings
+    is_planned: bool = False
+    """Nobody asked for so many `trials`: whoever drives the search expects to spend them."""
     opening: int = 0
     """So many of the seeds, where other tasks gave some of them, are searched from before anything else."""
 
 
 StrategyFactory = Callable[[Context], Strategy]
+
+
+class EndingStorm:
+    """A storm of at most so many trials that ends when it stops gaining."""
+
+    phase = "storm"
+
+    def __init__(self, context: Context, most: int) -> None:
+        self._storm, self._settings, self._left = _endless_storm(context), context.settings, most
+        self._best = inf
+        self._idle = 0  # of those that were told since the last gain
+        self.waiting = 0
+        """Candidates that are asked for and not told."""
+
+    @property
+    def goes_on(self) -> bool:
+        return self._left > 0 and self._idle < self._settings.storm_patience
+
+    eager = goes_on
+
+    def ask(self, n: int) -> Proposal:
+        proposal = self._storm.ask(min(n, self._left)) if self.goes_on else Proposal(())
+        if not proposal.candidates:
+            self._left = 0
+        self._left -= len(proposal.candidates)
+        self.waiting += len(proposal.candidates)
+        return proposal
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        self._idle += min(self.waiting, len(outcomes))  # what others measured says nothing of the storm
+        self.waiting = max(0, self.waiting - len(outcomes))
+        self._storm.tell(outcomes)
+        best = min((o.value for o in outcomes if o.value is not None), default=inf)
+        if self._best == inf or best < self._best - self._settings.gain * abs(self._best):
+            self._idle = 0
+        self._best = min(self._best, best)
 
 
 class StormThenDroplet:
@@ -53,16 +91,13 @@ class StormThenDroplet:
         self._context = context
         first = replace(context, seeds=context.seeds[: context.opening])
         self._opening = SeedsThenDroplet(first) if context.opening else None
-        self._storm = _storm(context)
+        most = context.settings.storm_trials
+        if context.trials is not None:
+            most = min(most, max(1, round(context.settings.storm_share * context.trials)))
+        self._storm = EndingStorm(context, most)
         self._droplet: Droplet | None = None
         self._values: dict[Candidate, float | None] = {}
         self._brief: set[Candidate] = set()
-        self._waiting = 0  # candidates of the storm that are asked and not told
-        self._best = inf
-        self._idle = 0  # of those that were told since the last gain
-        self._left = context.settings.storm_trials
-        if context.trials is not None:
-            self._left = min(self._left, max(1, round(context.settings.storm_share * context.trials)))
 
     @property
     def phase(self) -> str:
@@ -79,14 +114,9 @@ class StormThenDroplet:
             if (proposal := self._opening.ask(n)).candidates:
                 return proposal
             self._opening = None
-        if self._storms():
-            proposal = self._storm.ask(min(n, self._left))
-            if proposal.candidates:
-                self._left -= len(proposal.candidates)
-                self._waiting += len(proposal.candidates)
-                return proposal
-            self._left = 0
-        if self._waiting:
+        if self._storms() and (proposal := self._storm.ask(n)).candidates:
+            return proposal
+        if self._storm.waiting:
             return Proposal(())  # the droplets' starts are among what is not told yet
         if self._droplet is None:
             c, settings = self._context, self._context.settings.droplet
@@ -101,13 +131,7 @@ class StormThenDroplet:
         if self._opening is not None:
             self._opening.tell(outcomes)
             outcomes = [o for o in outcomes if not o.samples]  # duels are its own affair
-        self._idle += min(self._waiting, len(outcomes))  # what others measured says nothing of the storm
-        self._waiting = max(0, self._waiting - len(outcomes))
         self._storm.tell(outcomes)
-        best = min((o.value for o in outcomes if o.value is not None), default=inf)
-        if self._best == inf or best < self._best - self._context.settings.gain * abs(self._best):
-            self._idle = 0
-        self._best = min(self._best, best)
         for outcome in outcomes:
             self._values[outcome.candidate] = outcome.value
             if outcome.brief:
@@ -118,7 +142,7 @@ class StormThenDroplet:
         settings, seconds = self._context.settings, self._context.seconds
         has_starts = bool(self._values)  # a droplet needs some, however late it is
         is_late = seconds is not None and has_starts and self._context.clock() > settings.storm_share * seconds
-        return self._left > 0 and self._idle < settings.storm_patience and not is_late
+        return self._storm.goes_on and not is_late
 
 
 class SeedsThenDroplet:
@@ -176,9 +200,16 @@ def _random(context: Context) -> Strategy:
     return RandomSearch(context.spaces, context.rng, context.seeds)
 
 
-def _storm(context: Context) -> Storm:
+def _endless_storm(context: Context) -> Storm:
     c = context
     return Storm(c.spaces, c.ranker, c.rng, c.settings.storm, c.seeds)
+
+
+def _storm(context: Context) -> Strategy:
+    """As many trials as were asked for; without, a storm that ends."""
+    if context.trials is not None and not context.is_planned:
+        return _endless_storm(context)
+    return EndingStorm(context, context.settings.storm_trials)
 
 
 def _droplet(context: Context) -> Strategy:

@@ -121,7 +121,7 @@ def tune_models(
     if not models:
         raise UserError("there is no model to tune")
     if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
-        raise UserError(f"{len(goal.targets)} latency targets for {len(models)} models; give one for each")
+        raise UserError(f"latency targets given: {len(goal.targets)}, models: {len(models)}; give one for each")
     began = clock()
     reused = reuse_of(reuse, donors)
     if warning := absent_donors(reused.wanted, store):
@@ -197,6 +197,7 @@ class _Search:
         self._small = negligible(self._all)
         self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
+        self._expected: float | None = None
 
     def run(self) -> tuple[TunedModel, ...]:
         origin, budget = self._origin, self._budget
@@ -207,8 +208,13 @@ class _Search:
         stopped = self._begin() or self._go_on()
         self._fill_in()
         if stopped == "interrupted":
-            self._listen(Warned("stopping: what has gained is timed once more and proved; Ctrl-C again aborts"))
+            limit = f"for about {PATIENCE_SECONDS:.0f} s at most"
+            self._listen(Warned(f"stopping: what has gained is timed again and proved, {limit}; Ctrl-C again aborts"))
         self._prove(stopped == "interrupted")
+        self._expect(self._standings())
+        dropped = sum(t.phase == "not proved" for t in self._all)
+        if stopped == "interrupted" and dropped:
+            self._listen(Warned(f"not proved in time, so that what was used before stays: {dropped} of the winners"))
         if self._all and all(t.best is None for t in self._all):
             first = next((str(t.failure) for t in self._all if t.failure), "the budget was too small")
             raise RunError(f"{names}: none of its {len(self._all)} tasks could be timed; the first: {first}")
@@ -220,7 +226,7 @@ class _Search:
     def _tuned(self, model: Partition, tools: Tools, stopped: str) -> TunedModel:
         is_cold = tools.target.is_cold
         tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
-        found = tasks, self._budget.elapsed, stopped, self._left
+        found = tasks, self._budget.elapsed, stopped, self._expected
         origin, not_kept = tools.origin, tools.keeper.failure
         return TunedModel(origin.model, tools.target, origin.strategy, origin.seed, *found, not_kept=not_kept)
 
@@ -229,7 +235,7 @@ class _Search:
             self._budget.measured += 1
         if isinstance(event, Warned):
             self._listen(Warned(f"{task.name}: {event.message}"))
-        self._listen(TaskMoved(task.row, self._budget.elapsed, event))
+        self._listen(TaskMoved(task.row, self._budget.elapsed, event, self._expected))
 
     # ---- searching -------------------------------------------------------------------------------------------------
 
@@ -283,13 +289,13 @@ class _Search:
         """Rounds for whom the division chooses, until something ends it; says what."""
         while True:
             standings = self._standings()
-            self._expect(standings)
+            left = self._expect(standings)
             if over := self._over():
                 return over
             if self._all and not any(s.slope for s in standings):
                 return "target met"
             chosen = self._divide.next(standings)
-            if chosen is None or (self._budget.is_open and self._left < ENOUGH):
+            if chosen is None or (self._budget.is_open and left < ENOUGH):
                 if self._pass_on([t for t in self._all if t not in self._small]):
                     continue
                 return "nothing left" if chosen is None else "no further gain"
@@ -337,28 +343,44 @@ class _Search:
             for t in self._all
         ]
 
-    def _expect(self, standings: Sequence[Standing]) -> None:
-        """Work out what another minute is expected to gain, as a share of the goal."""
-        value = self._goal.value(self._latencies())
-        gains = expected_gains(standings, AHEAD_SECONDS)
-        for task, gain in zip(self._all, gains):
-            task.expected_gain = gain / value if value else 0.0
+    def _expect(self, standings: Sequence[Standing]) -> float:
+        """Work out what another minute is expected to gain; returns its share of the goal.
 
-    @property
-    def _left(self) -> float:
-        return sum(t.expected_gain for t in self._all)
+        What is told where the goal is latency targets are shares of the latency: shares of a small excess are large.
+        """
+        latencies, gains = self._latencies(), expected_gains(standings, AHEAD_SECONDS)
+        value = self._goal.value(latencies)
+        told_of = sum(latencies) if isinstance(self._goal, LatencyTargets) else value
+        for task, gain in zip(self._all, gains):
+            is_known = task.session is not None or task.phase in ("small", "failed")
+            task.expected_gain = gain / told_of if told_of and is_known else None
+        shares = [t.expected_gain for t in self._all if t.expected_gain is not None]
+        self._expected = sum(shares) if shares and len(shares) == len(self._all) else None
+        return sum(gains) / value if value else 0.0
 
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begin a task's session."""
+        started = self._budget.clock()
         if isinstance(task.tools.measurer, Measurer):
             task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
             siblings = self._siblings(task)
-            task.begin(Session(task.use.task, task.tools, trials=expected, listen=task.listen, siblings=siblings))
+            is_planned = self._budget.trials is None
+            session = Session(
+                task.use.task,
+                task.tools,
+                trials=expected,
+                is_planned=is_planned,
+                listen=task.listen,
+                siblings=siblings,
+            )
+            task.begin(session)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
+        finally:
+            task.opening_seconds += self._budget.clock() - started
         return True
 
     def _siblings(self, task: ModelTask) -> list[Source]:

@@ -47,6 +47,7 @@ KEYS = [
     "tasks",
     "peak_gflops",
     "store",
+    "objective",
     "in_model",
 ]
 TASK_KEYS = [
@@ -111,12 +112,13 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert again.exit_code == 0, again.output
     assert again.stderr.splitlines()[0].startswith("continuing: ")
     assert f"of {len(tasks)} of {len(tasks)} tasks known" in again.stderr.splitlines()[0]
-    table, last = again.stdout.splitlines(), again.stdout.splitlines()[-1]
+    table = again.stdout.splitlines()
     assert table[0].split()[:3] == ["task", "count", "GFLOP"]
-    assert len(table) == 1 + len(tasks) + 5
-    assert [line.split()[0] for line in table[-4:]] == ["search", "stored", "estimated", "in-model"]
-    assert "(defaults: " in table[-2]
-    assert "(untuned: " in last
+    assert len(table) == 1 + len(tasks) + 6
+    rows = {line.split()[0]: line for line in table[-5:]}
+    assert list(rows) == ["estimated", "in-model", "objective", "search", "stored"]
+    assert "(defaults: " in rows["estimated"]
+    assert "(untuned: " in rows["in-model"]
     assert "\x1b" not in again.output
     chosen = stored_schedules(detect(1))
     assert all(chosen(use.task) is not None for use in tasks)
@@ -159,9 +161,15 @@ def test_two_models_are_tuned_at_once_and_reported_each(tmp_path: Path) -> None:
     assert first == second
     text = ran(*paths, *QUICK, "--objective", "5ms,1h")
     assert text.exit_code == 0, text.output
-    assert sum(line.startswith("search ") for line in text.stdout.splitlines()) == 2
     assert text.stdout.splitlines()[0] == clean(GRAPH)
-    assert "another minute may gain" in text.stdout
+    for once in ("search ", "stored ", "objective "):
+        assert sum(line.startswith(once) for line in text.stdout.splitlines()) == 1
+    assert text.stdout.count("another minute may gain") == 1
+    targets = [line for line in text.stdout.splitlines() if line.startswith("target ")]
+    assert [line.split()[3] for line in targets] == ["met:", "met:"]
+    alone = ran(paths[0], *QUICK, "--objective", "0.0000001ms", "--json")
+    objective = json.loads(alone.stdout)["objective"]
+    assert (objective["name"], objective["targets"], objective["met"]) == ("targets", [1e-10], [False])
 
 
 def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
@@ -212,8 +220,8 @@ def test_wrong_usage_has_exit_code_two(tmp_path: Path) -> None:
     assert "more than 0" in failed(path, "--time", "0", code=2)
     failed(path, "--trials", "0", code=2)
     failed(path, "--search", "drizzle", code=2)
-    assert "is not a time" in failed(path, "--objective", "fast", code=2)
-    assert "2 latency targets for 1 models" in failed(dense(tmp_path), "--objective", "1ms,2ms")
+    assert "latency, speedup, or a time for each model" in failed(path, "--objective", "fast", code=2)
+    assert "latency targets given: 2, models: 1" in failed(dense(tmp_path), "--objective", "1ms,2ms")
     assert "is not a shape" in failed(path, "--shapes", "5", code=2)
     failed(code=2)
 

@@ -131,6 +131,7 @@ def test_what_the_model_accepts_is_what_it_is_compiled_with(
         wanted = default if is_slower else found
         assert ended.schedules(task) == wanted
         assert (ended.tasks[0].ended == REVERTED) == is_slower
+        assert ended.tasks[0].origin == ("default" if is_slower else "verdict")
         assert ended.in_model is not None
         compiled = StoredSchedules(store, tuned.target, model=parts.digest)
         assert [scheduled(compiled(t.task)) for t in ended.tasks] == [t.schedule for t in ended.tasks]
@@ -248,6 +249,7 @@ def test_a_model_does_not_change_for_less_than_it_accepted_before(parts: Partiti
         assert first.in_model == second.in_model == InModel(default - 20, default)
         assert [t.schedule for t in second.tasks] == [t.schedule for t in first.tasks]
         assert (first.tasks[0].ended, second.tasks[0].ended) == ("", REVERTED)
+        assert second.tasks[0].origin == "verdict"
         assert running(parts, target, store) == by_default(parts, 30)
     alone = accept(parts, slower, seconds=0.01)
     assert (alone.tasks, alone.in_model) == (slower.tasks, InModel(default - 10, default))

@@ -80,7 +80,7 @@ def shown(
 def story() -> list[ModelEvent]:
     return [
         STARTED,
-        TaskMoved(FIRST, 10.0),
+        TaskMoved(FIRST, 10.0, None, 0.0246),
         TaskMoved(SECOND, 20.0),
         TaskMoved(THIRD, 30.0),
         Proving(2, 40.0),
@@ -107,7 +107,7 @@ def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
     lines = text.splitlines()
     assert "\x1b" not in text
     assert lines[2] == (
-        "  6 trials, 1 failed, 10.0 s of 5:00 min, another minute may gain 1.2%; estimated 12.0 ms "
+        "  6 trials, 1 failed, 10.0 s of 5:00 min, another minute may gain 2.5%; estimated 12.0 ms "
         "(defaults 15.0 ms, 1 of 3 tasks); t0 Conv3x3+Relu: storm, 4.00 ms, 50.0 GFLOP/s, 50.0% of peak"
     )
     assert lines[4].endswith("estimated 14.1 ms (defaults 17.1 ms); t2 Transpose: small, 100 µs")
@@ -202,6 +202,7 @@ def test_the_final_table_compares_with_the_defaults() -> None:
         "next",
         "min",
         "from",
+        "state",
     ]
     assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
     assert lines[1][2:] == [

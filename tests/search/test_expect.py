@@ -46,3 +46,16 @@ def test_nobody_gains_beyond_the_floor_and_closed_tasks_gain_nothing() -> None:
 
 def test_a_goal_that_is_met_leaves_nothing_to_gain() -> None:
     assert expected_gains([replace(FALLING, slope=0.0)], 60.0) == [0.0]
+
+
+def test_a_first_gain_costs_the_seconds_of_its_proof() -> None:
+    costly = replace(FALLING, proof_seconds=20.0)
+    assert expected_gains([costly], 60.0) == pytest.approx(expected_gains([FALLING], 40.0))
+    assert expected_gains([costly], 20.0) == [0.0]
+    alone = expected_gains([FALLING], 24.0)
+    assert expected_gains([FALLING, replace(STALLED, proof_seconds=20.0)], 24.0) == pytest.approx([*alone, 0.0])
+
+
+def test_a_best_that_was_corrected_upwards_has_gained_nothing() -> None:
+    unlucky = replace(STALLED, best=12.0)
+    assert expected_gains([unlucky], 4.0) == pytest.approx([2.0 * DOUBT * 12.0 / 4])

@@ -361,6 +361,16 @@ def test_seconds_that_are_over_before_the_first_round_still_measure_the_default(
     assert measurer.batches[0][0] == default_schedule(task(), TARGET)
 
 
+def test_a_storm_with_seconds_ends_when_it_stops_gaining_and_one_with_trials_does_not() -> None:
+    settings = TuneSettings(batch=8, storm_trials=200, storm_patience=32)
+    flat = Replay(lambda _: timing(1e-3))
+    timed = tune(task(), TARGET, measurer=flat, settings=settings, search="storm", seconds=600.0)
+    assert timed.stopped == "nothing left"
+    assert 32 + 8 <= timed.trials <= 32 + 3 * 8
+    forced = tune(task(), TARGET, measurer=flat, settings=settings, search="storm", trials=120)
+    assert (forced.stopped, forced.trials) == ("trials", 120)
+
+
 def test_seconds_end_a_search() -> None:
     tuned = tune(task(), TARGET, measurer=Replay(), seconds=0.3, search="random")
     assert tuned.stopped == "seconds"
@@ -371,6 +381,30 @@ def test_a_search_without_gain_ends_by_its_patience() -> None:
     tuned = tune(task(), TARGET, measurer=flat, trials=2000, search="random", settings=TuneSettings(patience=100))
     assert tuned.stopped == "no further gain"
     assert 100 <= tuned.trials < 100 + 2 * BATCH
+
+
+def test_many_small_gains_are_one_worth_its_name() -> None:
+    """Every trial is 0.4 % faster than the one before, and a gain is 1 %."""
+    measured = list[Schedule]()
+
+    def falling(schedule: Schedule) -> Result:
+        if schedule not in measured:
+            measured.append(schedule)
+        return timing(1e-3 * 0.996 ** measured.index(schedule))
+
+    settings = TuneSettings(batch=8, patience=20, gain=0.01)
+    tuned = tune(task(), TARGET, measurer=Replay(falling), trials=80, search="random", settings=settings)
+    assert (tuned.stopped, tuned.trials) == ("trials", 80)
+    negative = tune(
+        task(),
+        TARGET,
+        measurer=Replay(lambda _: timing(1e-3)),
+        trials=80,
+        search="random",
+        settings=settings,
+        objective=lambda _: -1.0,
+    )
+    assert negative.stopped == "no further gain"
 
 
 def test_a_users_objective_is_what_is_minimised() -> None:

@@ -22,8 +22,9 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.reservoir.store import Store, StoreFull
 from stormdrop.runtime.host import detect
+from stormdrop.search.divide import Standing
 from stormdrop.search.events import Warned, ignore
-from stormdrop.search.goal import LatencyTargets
+from stormdrop.search.goal import LatencyTargets, TotalLatency
 from stormdrop.search.model_events import (
     ModelEnded,
     ModelEvent,
@@ -36,7 +37,7 @@ from stormdrop.search.model_task import least_seconds
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Strategy
-from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, tune_models
+from stormdrop.search.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, PATIENCE_SECONDS, tune_models
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
@@ -120,6 +121,13 @@ class Fake(AnsweringMeasurer):
                 self.now += 0.3
                 return [(self.proved or self.rule)(task, s) for s in candidates]
         return [self.rule(task, s) for s in candidates]
+
+
+class AlikeInTurns(Fake):
+    """What was faster alone was so by luck."""
+
+    def answers(self, asked: Request) -> list[Result]:
+        return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
 
 
 def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
@@ -224,11 +232,62 @@ def test_without_a_budget_search_ends_when_little_more_is_expected_and_says_how_
     settings = replace(MODEL_SETTINGS, patience=None)
     tuned = tuned_with(Fake(), model(32, 48, 40), search="random", settings=settings)
     assert tuned.stopped == "no further gain"
-    assert 0 < tuned.expected_gain < ENOUGH
-    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain for t in tuned.tasks))
+    assert 0 < (tuned.expected_gain or 0.0) < ENOUGH
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain or 0.0 for t in tuned.tasks))
     slow = tuned_with(Fake(candidate_seconds=0.5), model(32, 48, 40), search="random", settings=settings)
     assert slow.stopped == "no further gain"
     assert slow.trials < tuned.trials  # a minute is fewer candidates
+
+
+def test_what_more_search_may_gain_is_unknown_while_tasks_are_unmeasured() -> None:
+    parts = model(32, 48, 40, 24)
+    few = tuned_with(Fake(), parts, trials=2)
+    assert few.expected_gain is None
+    assert [t.expected_gain is None for t in few.tasks] == [t.trials == 0 for t in few.tasks]
+    short = tuned_with(Fake(), parts, trials=3 * FIRST)  # ends with the first round of the last task
+    assert short.expected_gain is not None
+    assert short.expected_gain > 0
+
+
+def test_expected_gains_are_those_after_the_proofs() -> None:
+    """Kernels that were lucky once, and lose in turns, leave their tasks where they began."""
+    parts, goals = model(32, 48, 40), list[float]()
+
+    class Noting(TotalLatency):
+        def value(self, latencies: Sequence[float]) -> float:
+            goals.append(sum(latencies))
+            return goals[-1]
+
+    tuned = tuned_with(Fake(), parts, trials=60, search="random", goal=Noting())
+    assert goals[-1] == pytest.approx(tuned.seconds)
+    assert tuned.expected_gain == pytest.approx(sum(t.expected_gain or 0.0 for t in tuned.tasks))
+    unlucky = tuned_with(AlikeInTurns(), parts, trials=60, search="random", goal=Noting())
+    assert goals[-1] == pytest.approx(unlucky.seconds) == pytest.approx(unlucky.default_seconds)
+
+
+def test_the_total_that_is_told_is_of_one_moment() -> None:
+    events = list[ModelEvent]()
+    tuned_with(Fake(), model(32, 48, 40), events, trials=60)
+    moved = [e for e in events if isinstance(e, TaskMoved)]
+    assert moved[0].expected_gain is None
+    totals = [e.expected_gain for e in moved if e.expected_gain is not None]
+    assert len(set(totals)) > 1
+
+
+def test_a_gain_towards_latency_targets_is_told_as_a_share_of_the_latency() -> None:
+    parts = model(32, 48, 40)
+    plain = tuned_with(Fake(), parts, trials=40, search="random")
+    nearly = LatencyTargets((0.99 * plain.seconds,))
+    assert tuned_with(Fake(), parts, trials=40, search="random", goal=nearly).expected_gain == plain.expected_gain
+
+
+def test_storms_of_a_model_end_when_they_stop_gaining_unless_trials_were_asked_for() -> None:
+    flat = Fake(lambda task, s: timing(1e-4))
+    timed = tuned_with(flat, model(32, 48), seconds=600.0, search="storm")
+    assert timed.stopped == "nothing left"
+    assert timed.trials <= MODEL_SETTINGS.storm_patience + 3 * MODEL_SETTINGS.batch
+    forced = tuned_with(Fake(lambda task, s: timing(1e-4)), model(32, 48), trials=2000, search="storm")
+    assert forced.trials >= (MODEL_SETTINGS.patience or 0)
 
 
 def test_a_task_that_gains_nothing_for_many_rounds_ends() -> None:
@@ -347,16 +406,29 @@ def test_an_earlier_verdict_stays_where_nothing_is_faster() -> None:
     assert after.tasks[0].verified
 
 
+def test_a_verdict_that_stays_keeps_the_seconds_that_decided_it() -> None:
+    """On a busier day, a proved kernel is not slower than a default schedule that was timed on a better one."""
+    parts, store = model(32, 48, 40), Store.in_memory()
+    before = tuned_with(Fake(), parts, trials=60, store=store)
+
+    def on_a_busy_day(task: Task, schedule: Schedule) -> Result:
+        quiet = by_knobs(task, schedule)
+        assert isinstance(quiet, Timing)
+        return timing(3 * quiet.seconds)
+
+    after = tuned_with(Fake(on_a_busy_day), parts, trials=6, store=store)
+    times = [[(t.ended, t.seconds, t.default_seconds) for t in tuned.tasks] for tuned in (before, after)]
+    assert times[0] == times[1]
+    assert after.seconds < after.default_seconds
+
+
 def test_a_winner_that_was_lucky_once_loses_against_the_default_in_turns() -> None:
     parts = model(32, 48)
     default = default_schedule(parts.tasks[0].task, TARGET)
 
-    class Lucky(Fake):
-        def answers(self, asked: Request) -> list[Result]:
-            return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
-
-    tuned = tuned_with(Lucky(), parts, trials=40)
+    tuned = tuned_with(AlikeInTurns(), parts, trials=40)
     assert tuned.tasks[0].schedule == default
+    assert (tuned.tasks[0].origin, tuned.tasks[0].ended) == ("default", "confirmed")
     assert tuned.tasks[0].gain == 0
 
 
@@ -433,6 +505,21 @@ def test_ctrl_c_stops_after_the_batch_and_proves_what_has_gained() -> None:
     assert all(t.verified for t in tuned.tasks)
     assert any(isinstance(e, Warned) and "Ctrl-C again aborts" in e.message for e in events)
     assert sum(store.known(use.task, TARGET) for use in parts.tasks) == tuned.trials + len(fake.proofs)
+
+
+def test_ctrl_c_says_how_long_proofs_may_take_and_what_was_dropped() -> None:
+    class Slow(Fake):
+        def answers(self, asked: Request) -> list[Result]:
+            self.now += 100.0 if asked.kind == "retime" else 0.0
+            return super().answers(asked)
+
+    fake = Slow(before=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 4 else None)
+    events = list[ModelEvent]()
+    tuned = tuned_with(fake, model(32, 48, 40), events, trials=500, search="random")
+    assert sorted(t.ended for t in tuned.tasks) == ["not proved", "proved"]
+    first, last = (e.message for e in events if isinstance(e, Warned))
+    assert f"for about {PATIENCE_SECONDS:.0f} s at most" in first
+    assert last.endswith(": 1 of the winners")
 
 
 def test_a_second_ctrl_c_aborts_and_everything_measured_is_kept() -> None:
@@ -649,6 +736,33 @@ def test_duels_and_proofs_are_charged_to_their_task() -> None:
     tuned = tuned_with(fake, model(32, 48, 40), trials=300)
     assert fake.proofs
     assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
+
+
+def test_sketches_and_donors_are_charged_to_their_task() -> None:
+    fake = Fake()
+
+    def slow_to_begin(context: Context) -> Strategy:
+        fake.now += 2.0
+        return RandomSearch(context.spaces, context.rng)
+
+    tuned = tuned_with(fake, model(32, 48, 40), trials=60, search=slow_to_begin)
+    assert sum(t.spent for t in tuned.tasks) == pytest.approx(fake.now)
+    assert all(t.spent > 2.0 for t in tuned.tasks)
+
+
+def test_tasks_of_two_temperatures_are_not_compared_in_their_rates() -> None:
+    small, large = model(32, 48), model(32, 48, 400)
+    between = replace(TARGET, l3_bytes=(small.constant_bytes + large.constant_bytes) // 2)
+    fake, groups = Fake(), list[set[str]]()
+
+    class Noting:
+        def next(self, standings: Sequence[Standing]) -> int | None:
+            groups.append({s.group for s in standings})
+            return None
+
+    tune_models([small, large], between, measurer=fake, clock=fake.clock, trials=60, divide=Noting())
+    kinds = {key.split("/")[1] for key in groups[0]}
+    assert kinds == {"warm", "cold"}
 
 
 # ---- a store that takes no more ------------------------------------------------------------------------------------
