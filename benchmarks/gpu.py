@@ -32,7 +32,7 @@ from benchmarks import tensor
 from benchmarks.core import geometric_mean, label, say
 from benchmarks.long_storm import against_a_storm, long_table
 from benchmarks.models import keep, stored
-from benchmarks.search_bench import ONE_EACH
+from benchmarks.search_bench import ONE_EACH, medians_in_turns
 from stormdrop import zoo
 from stormdrop.driver.stored import Schedules
 from stormdrop.errors import StormdropError
@@ -45,6 +45,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "gpu.json"
 CASES = HERE / "operators.json"
 REPEATS = 50
+MODEL_REPEATS = 200
 MODELS = ("resnet50", "mobilenet_v2", "squeezenet1_0", "densenet121", "vgg16", "bert_base_seq128")
 LONG = ("GMM", "C1D", "C2D", "DEP", "T2D", "CAP")
 LONG_TRIALS = 1000
@@ -62,23 +63,29 @@ def cases(names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
 # ---- ours ------------------------------------------------------------------------------------------------------------
 
 
-def kernel_seconds(task: sd.Task, schedule: Schedule | None) -> float:
-    """The median of one kernel, its arrays on the GPU."""
+def kernel_seconds(task: sd.Task, schedules: Sequence[Schedule | None]) -> list[float]:
+    """The median of each schedule's kernel, timed in turns, their arrays on the GPU."""
     rng = np.random.default_rng(0)
     arrays = {t.name: (0.5 * rng.standard_normal(t.shape)).astype(np.float32) for t in task.inputs}
-    kernel = sd.build(task, {t.name: arrays[t.name] for t in task.constants}, schedule, target="cuda")
-    recording = kernel._record()
-    recording.bind([arrays[t.name] for t in task.runtime_inputs], [np.empty(t.shape, np.float32) for t in task.outputs])
-    recording.run()
-    return float(np.median(recording.bench(REPEATS)))  # pyright: ignore
+    inputs, constants = [arrays[t.name] for t in task.runtime_inputs], {t.name: arrays[t.name] for t in task.constants}
+    kernels = [sd.build(task, constants, schedule, target="cuda") for schedule in schedules]
+    recordings = [kernel._record() for kernel in kernels]
+    for recording in recordings:
+        recording.bind(inputs, [np.empty(t.shape, np.float32) for t in task.outputs])
+        recording.run()
+    return medians_in_turns([recording.bench for recording in recordings], REPEATS)  # pyright: ignore
 
 
 def operator_row(name: str, case: tuple[int, ...], trials: int | None) -> dict[str, Any]:
+    """The default's and the tuned schedule's times, both taken after tuning; the tuned one may be the slower."""
     task = build(name, case)
-    row: dict[str, Any] = {"default": kernel_seconds(task, None), "flops": task.flops}
-    if trials is not None:
+    row: dict[str, Any] = {"flops": task.flops}
+    if trials is None:
+        (row["default"],) = kernel_seconds(task, [None])
+    else:
         tuned = sd.tune(task, target="cuda", trials=trials)
-        row |= {"tuned": min(row["default"], kernel_seconds(task, tuned.best)), "trials": tuned.trials}
+        row["default"], row["tuned"] = kernel_seconds(task, [None, tuned.best])
+        row["trials"] = tuned.trials
     try:
         from benchmarks.gpu_torch import operator_seconds
     except ImportError:
@@ -91,25 +98,20 @@ def _defaults(task: sd.Task) -> None:
 
 
 def model_row(name: str, seconds: float | None) -> dict[str, Any]:
+    """The untuned and the tuned model's times, taken in turns after tuning; kernels and error are the untuned one's."""
     proto = zoo.build(name)
     inputs = list(inputs_for(proto).values())
-
-    def timed(schedules: Schedules) -> tuple[float, float, Any]:
-        model = sd.compile(proto, target="cuda", schedules=schedules)
-        got = model(*inputs)
-        alone = float(np.median(model.bench(*inputs, repeats=200)))
-        profile = model.profile(*inputs, repeats=REPEATS)
-        return alone, sum(r.seconds for r in profile.rows), got
-
-    expected = sd.compile(proto, schedules=_defaults)(*inputs)
-    untuned, kernels, got = timed(_defaults)
-    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (got, expected)))
-    error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
-    row: dict[str, Any] = {"untuned": untuned, "kernels": kernels, "error": error}
+    chosen: list[Schedules] = [_defaults]
     if seconds is not None:
-        tuned = sd.tune(proto, target="cuda", seconds=seconds)
-        row |= {"tuned": timed(tuned.schedules)[0], "tuning": seconds}
-    return row
+        chosen.append(sd.tune(proto, target="cuda", seconds=seconds).schedules)
+    expected = sd.compile(proto, schedules=_defaults)(*inputs)
+    compiled = [sd.compile(proto, target="cuda", schedules=schedules) for schedules in chosen]
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (compiled[0](*inputs), expected)))
+    error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+    untuned, *tuned = medians_in_turns([lambda n, m=m: m.bench(*inputs, repeats=n) for m in compiled], MODEL_REPEATS)
+    kernels = sum(r.seconds for r in compiled[0].profile(*inputs, repeats=REPEATS).rows)
+    row: dict[str, Any] = {"untuned": untuned, "kernels": kernels, "error": error}
+    return row | ({"tuned": tuned[0], "tuning": seconds} if tuned else {})
 
 
 def torch_network(name: str, given: argparse.Namespace) -> dict[str, float]:

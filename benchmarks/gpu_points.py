@@ -40,7 +40,7 @@ def timed(line: str) -> str:
     values = sketch.values(point) | knobs
     rows = sketch.canonical(np.array([[values[n] for n in sketch.names]], dtype=np.int64))
     estimate = float(sketch.assess(rows)[0])
-    seconds = kernel_seconds(task, sketch.schedule(rows[0]))
+    (seconds,) = kernel_seconds(task, [sketch.schedule(rows[0])])
     return f"{seconds * 1e6:10.2f} {estimate * 1e6:10.2f}  {line}"
 
 

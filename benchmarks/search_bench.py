@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
+
+import numpy as np
 
 from benchmarks.stored import StoredRows
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.runtime.device import Seconds
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 Case = tuple[str, tuple[int, ...]]
 
 ROUNDS = 15
+TURNS = 5
 TURN_SECONDS = 0.02  # of each candidate in each round, where two are compared
 ONE_EACH: tuple[Case, ...] = (
     ("GMM", (1, 512, 512, 512)),
@@ -60,6 +64,12 @@ def seconds_in_turns(
     with Measurer(target, MeasureSettings(seed=12345, turn_seconds=TURN_SECONDS)) as measurer:
         results = measurer.retime(task, schedules, rounds)
     return [list(r.samples) if isinstance(r, Timing) else [float("nan")] for r in results]
+
+
+def medians_in_turns(benches: Sequence[Callable[[int], Seconds]], repeats: int) -> list[float]:
+    """The median seconds of each bench, of `repeats` runs that are made in a few turns: A B A B … here."""
+    turns = [[bench(repeats // TURNS) for bench in benches] for _ in range(TURNS)]
+    return [float(np.median(np.concatenate(runs))) for runs in zip(*turns, strict=True)]
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:

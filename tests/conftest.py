@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 import pytest
 
 DEFAULT_POINTS = 2500
+DEFAULT_PAIRS = 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,6 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--case", default="", metavar="SEED[:NUMBER]", help="replay one trial, or one case, of the property test"
+    )
+    parser.addoption(
+        "--pairs", type=int, default=DEFAULT_PAIRS, help="between how many pairs of tasks schedules are carried"
     )
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing with them"
@@ -37,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def points(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--points") or 0)
+
+
+@pytest.fixture
+def pairs(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--pairs") or 0)
 
 
 @pytest.fixture

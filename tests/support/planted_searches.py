@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
 
+from stormdrop.cost.model import CostModel
 from stormdrop.ir.tensor import Task
-from stormdrop.search import descent, session
+from stormdrop.search import descent, evolve, session
+from stormdrop.search.evolve import Codes, Genome, Rng, Rows
 from stormdrop.search.random import RandomSearch
 from stormdrop.search.reuse import Source
+from stormdrop.search.session import Session
 from stormdrop.search.strategies import Context
 from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
+from stormdrop.space import refit
 from stormdrop.space.default import default_schedule
 from stormdrop.space.knobs import Knob
 from stormdrop.space.moves import Move, neighbour_rows
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
 
 DRAWN = 4096
@@ -50,6 +55,31 @@ class FavouritesOnly:
 
 
 @contextmanager
+def storms_without_mutation() -> Generator[None]:
+    """Children are their parents: a storm knows nothing but its seeds and what it draws at random."""
+
+    def same(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
+        return parents.copy()
+
+    def unmoved(to: Genome, rows: Rows, donors: Points, link: evolve.Link) -> Rows:
+        return rows
+
+    with patch.object(evolve, "mutated", same), patch.object(evolve, "moved", unmoved):
+        yield
+
+
+@contextmanager
+def models_that_learn_nothing() -> Generator[None]:
+    """No trees are ever grown: the estimate ranks."""
+
+    def refresh(model: CostModel) -> bool:
+        return False
+
+    with patch.object(CostModel, "refresh", refresh):
+        yield
+
+
+@contextmanager
 def droplets_that_never_move() -> Generator[None]:
     """A descent has no neighbours."""
 
@@ -75,6 +105,19 @@ def droplets_that_move_one_knob() -> Generator[None]:
 
 
 @contextmanager
+def droplets_that_only_go_up() -> Generator[None]:
+    """A descent knows half of the moves."""
+
+    def up(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
+        moves, rows = neighbour_rows(knobs, point)
+        kept = [i for i, m in enumerate(moves) if m.sign > 0]
+        return [moves[i] for i in kept], rows[kept]
+
+    with patch.object(descent, "neighbour_rows", up):
+        yield
+
+
+@contextmanager
 def refits_that_give_the_default() -> Generator[None]:
     """Whatever the donor, re-fitting gives the task's default schedule."""
 
@@ -82,4 +125,52 @@ def refits_that_give_the_default() -> Generator[None]:
         return [default_schedule(task, target)] if sources else []
 
     with patch.object(session, "refitted", default):
+        yield
+
+
+@contextmanager
+def refits_that_forget_the_tiles() -> Generator[None]:
+    """A donor's derivation is carried over, its trip counts are not: every knob takes its least choice."""
+
+    def forgotten(carried: object, way: refit.Way) -> Mapping[str, int]:
+        return {}
+
+    with patch("stormdrop.space.refit._Carried._moved", forgotten):
+        yield
+
+
+@contextmanager
+def refits_that_drop_the_anchors_steps() -> Generator[None]:
+    """Where epilogues differ, the anchor stages are derived as if the donor had chosen nothing for them."""
+
+    def derived(
+        task: Task, number: int, steps: object, target: Target, rules: tuple[Rule, ...]
+    ) -> list[tuple[Sketch, dict[str, int]]]:
+        return with_epilogue(task, number, frozenset(), target, rules)
+
+    with_epilogue = refit._with_epilogue
+    with patch.object(refit, "_with_epilogue", derived):
+        yield
+
+
+@contextmanager
+def refits_of_equal_classes_only() -> Generator[None]:
+    """Tasks that share the anchor class alone give each other nothing."""
+
+    def nothing(origin: object, values: Mapping[str, int], task: Task) -> None:
+        return None
+
+    with patch.object(refit, "_of_anchor", nothing):
+        yield
+
+
+@contextmanager
+def donors_that_are_ranked_the_wrong_way_round() -> Generator[None]:
+    """The worst-ranked of what other tasks give are measured first."""
+
+    def reversed_score(one: Session, c: Candidate) -> float:
+        return -score(one, c)
+
+    score = Session._score
+    with patch.object(Session, "_score", reversed_score):
         yield
