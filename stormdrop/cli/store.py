@@ -27,9 +27,11 @@ Examples:
   stormdrop store portfolio -o file.json            the few schedules that cover each class
   stormdrop store export trials.jsonl               everything, as lines of JSON
   stormdrop store import trials.jsonl               take over what another installation measured
-  stormdrop store prune --max-size 200MB            forget the oldest trials
+  stormdrop store prune --max-size 200MB            remove the oldest trials
+  stormdrop store forget 3fa9c1                     take back what was decided for a task
 """
 SHOWN_REFUSALS = 20
+SHOWN_MODELS = 8
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
@@ -83,13 +85,15 @@ def size(path: Path | None, as_json: bool) -> None:
 Examples:
   stormdrop store ls
   stormdrop store ls --cold
+  stormdrop store ls --model resnet18               what was measured while it was tuned
   stormdrop store ls --json | jq '.tasks[] | select(.failed > 0)'
 """,
 )
+@click.option("--model", metavar="NAME", help="Only tasks that were measured while this model was tuned.")
 @store_option
 @filter_options
 @options.as_json
-def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+def ls(model: str | None, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the one measured last at the end.
 
     The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet. The verdict
@@ -100,12 +104,23 @@ def ls(path: Path | None, target: str | None, cold: bool | None, as_json: bool) 
 
     with viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
+        if model is not None:
+            digests = _tuned(opened, model)
+            found = [s for s in found if s.digest in digests]
     tree = {"tasks": [summary_json(s) for s in found]}
     options.show(as_json, tree, lambda console: print_summaries(console, found))
 
 
+def _tuned(opened: Store, model: str) -> set[str]:
+    """The digests of what was measured while a model was tuned. Raises UserError where nothing was."""
+    if digests := opened.digests([model]):
+        return digests
+    known = ", ".join(sorted(opened.models())[:SHOWN_MODELS]) or "none"
+    raise UserError(f"nothing was measured for a model {model!r}; models in the store: {known}")
+
+
 @store.command(
-    short_help="The fastest schedule of a task.",
+    short_help="The fastest schedule of a task, and what was decided.",
     epilog="""\b
 Examples:
   stormdrop store best "GMM 1 512 512 512"
@@ -118,23 +133,25 @@ Examples:
 @filter_options
 @options.as_json
 def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
-    """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine."""
+    """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine; and
+    the verdict, if there is one, which is what `compile` uses: how it was decided, against what, and when.
+    """
     from stormdrop.report.store import best_json, print_best
     from stormdrop.reservoir.store import Filters
 
     with viewed(path) as opened:
         wanted = Filters(task, target, cold)
         summaries = _found(opened, wanted)
-        pairs = [(s, r) for s in summaries if (r := opened.best_of(s)) is not None]
+        pairs = [(s, r, opened.verdict_of(s)) for s in summaries if (r := opened.best_of(s)) is not None]
     if not pairs:
         raise UserError(f"no trial of {task} could be timed, or all follow rules that this version does not know")
     if as_json:
-        options.print_json({"best": [best_json(s, r) for s, r in pairs]})
+        options.print_json({"best": [best_json(s, r, v) for s, r, v in pairs]})
         return
-    for number, (summary, record) in enumerate(pairs):
+    for number, (summary, record, verdict) in enumerate(pairs):
         if number:
             click.echo()
-        print_best(results(), summary, record)
+        print_best(results(), summary, record, verdict)
 
 
 def _found(opened: Store, wanted: Filters) -> list[Any]:
@@ -271,6 +288,36 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
     else:
         told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
         click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")
+
+
+@store.command(
+    short_help="Take back what was decided for a task.",
+    epilog="""\b
+Examples:
+  stormdrop store forget 3fa9c1                     its verdicts: compiling uses the default schedule again
+  stormdrop store forget "GMM 1 512 512 512" --trials --cold
+""",
+)
+@click.argument("task")
+@click.option("--trials", is_flag=True, help="Also what was measured of it.")
+@store_option
+@filter_options
+@options.as_json
+def forget(task: str, trials: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+    """Take back what was decided for a TASK, given by name or by the beginning of its digest: its own verdicts, and its
+    part in what models accepted. `compile` uses its default schedule again, until it is tuned anew.
+
+    Trials stay unless --trials is given: the next tuning begins from them.
+    """
+    from stormdrop.reservoir.store import Filters, Store
+
+    with written(Store.open(path), path) as opened:
+        done = opened.forget(_found(opened, Filters(task, target, cold)), with_trials=trials)
+    if as_json:
+        options.print_json(asdict(done))
+    else:
+        told = f" and {counted(done.trials, 'trial')}" if trials else ""
+        click.echo(f"{counted(done.verdicts, 'verdict')}{told} of {task} forgotten")
 
 
 for command in (donors, transfer, portfolio, learn):

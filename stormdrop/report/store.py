@@ -17,6 +17,7 @@ from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, 
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
 from stormdrop.reservoir.summary import VerdictSummary
+from stormdrop.reservoir.verdict import Verdict
 
 SHORT = 8
 OLD_TIMING = ", timing of an earlier version"
@@ -119,7 +120,7 @@ def _decided(verdict: VerdictSummary | None) -> str:
     return f"{verdict.method}, {outcome}{OLD_TIMING if verdict.is_timing_old else ''}"
 
 
-def best_json(summary: Summary, record: Record) -> dict[str, Any]:
+def best_json(summary: Summary, record: Record, verdict: Verdict | None) -> dict[str, Any]:
     assert isinstance(record.result, Timing)
     timing = record.result
     return {
@@ -135,11 +136,18 @@ def best_json(summary: Summary, record: Record) -> dict[str, Any]:
         "trials": summary.trials,
         "failed": summary.failed,
         "schedule": record.schedule.to_json(),
+        "verdict": None if verdict is None else _verdict_json(verdict),
     }
 
 
-def print_best(console: Console, summary: Summary, record: Record) -> None:
-    """The schedule, then its figures."""
+def _verdict_json(v: Verdict) -> dict[str, Any]:
+    named = ("seconds", "against_seconds", "method", "rounds", "proof", "provenance", "is_timing_old", "created")
+    schedules = {"schedule": v.schedule.to_json(), "against": v.against.to_json()}
+    return {**schedules, **{name: getattr(v, name) for name in named}, "versions": asdict(v.versions)}
+
+
+def print_best(console: Console, summary: Summary, record: Record, verdict: Verdict | None) -> None:
+    """The schedule, then its figures, then what was decided; its schedule only where it is another one."""
     assert isinstance(record.result, Timing)
     timing = record.result
     heading(console, f"{summary.name} on {summary.target}, {_temperature(summary.cold)}")
@@ -161,3 +169,23 @@ def print_best(console: Console, summary: Summary, record: Record) -> None:
     if record.model:
         rows.insert(3, ("model", record.model))
     print_pairs(console, rows)
+    console.print()
+    heading(console, "verdict")
+    if verdict is None:
+        say(console, "none: nothing was decided, `compile` takes the default")
+        return
+    is_change = verdict.schedule != verdict.against
+    against = "against another schedule, the incumbent" if is_change else "the incumbent stayed"
+    versions = f"Stormdrop {verdict.versions.stormdrop} with LLVM {verdict.versions.llvm}"
+    rows = [
+        ("time", seconds_text(verdict.seconds) + (OLD_TIMING if verdict.is_timing_old else "")),
+        ("decided by", f"{verdict.method}, {against}; {counted(verdict.rounds, 'round')}"),
+        ("proof", verdict.proof),
+        ("decided", f"{_when(verdict.created)} by {versions}"),
+    ]
+    if is_change:
+        gain = f"{verdict.against_seconds / verdict.seconds:.2f}x"
+        rows.insert(1, ("incumbent", f"{seconds_text(verdict.against_seconds)}: {gain} in turns"))
+    print_pairs(console, rows)
+    if verdict.schedule != record.schedule:
+        block(console, "\n".join(f"  {line}" for line in schedule_lines(verdict.schedule)))

@@ -31,6 +31,7 @@ from stormdrop.reservoir.claims import Claim, is_believable
 from stormdrop.reservoir.database import Database, StoreBusy, StoreFull
 from stormdrop.reservoir.donors import Donor, decided, donors_of, winners
 from stormdrop.reservoir.evict import Pruned, Pruning, evict, prune, used_bytes
+from stormdrop.reservoir.forget import Forgotten, forget
 from stormdrop.reservoir.lines import LineReader, line_of, verdict_line
 from stormdrop.reservoir.measured import TimedTrial, measured
 from stormdrop.reservoir.opening import Unwritable, copy_of, open_file
@@ -174,6 +175,12 @@ class Store:
         wanted = Pruning(max_bytes, older_than, winners)
         return prune(self._database, wanted)
 
+    def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
+        """Take back what was decided for the tasks behind these lines of `summaries`: compiling uses their default
+        schedules again. With `with_trials` what was measured of them goes too. Raises as `add`.
+        """
+        return self._database.write(lambda c: forget(c, found, with_trials))
+
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def verdict(
@@ -226,6 +233,11 @@ class Store:
         """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
         row = self._best(summary.digest, summary.target, summary.cold, RULES)
         return None if row is None else record_of(row, task_of(row.task_json))
+
+    def verdict_of(self, summary: Summary) -> Verdict | None:
+        """The verdict behind a line of `summaries`, whose task holds it in any model."""
+        record = self.best_of(summary)
+        return None if record is None else self.verdict(record.task, record.target, summary.cold)
 
     def _best(
         self, digest: str, key: str, cold: bool, rules: Sequence[Rule], versions: Versions | None = None

@@ -34,7 +34,8 @@ from tests.support.records import (
 from tests.support.tiny_onnx import conv
 
 NAME = small_task().name
-COMMANDS = ["path", "size", "ls", "best", "donors", "transfer", "portfolio", "learn", "export", "import", "prune"]
+LOOKING = ["path", "size", "ls", "best", "donors", "transfer", "portfolio"]
+COMMANDS = [*LOOKING, "learn", "export", "import", "prune", "forget"]
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +196,7 @@ def test_best_prints_the_schedule_and_its_figures(path: Path) -> None:
     ):
         assert part in text
     assert good("best", small_task().digest[:6], "--store", path, "--cold") == text
-    assert good("best", NAME, "--store", path).count("schedule\n") == 3
+    assert good("best", NAME, "--store", path).count("\nschedule\n") == 3
 
 
 def test_best_as_json_holds_a_schedule_that_can_be_replayed(path: Path) -> None:
@@ -205,6 +206,49 @@ def test_best_as_json_holds_a_schedule_that_can_be_replayed(path: Path) -> None:
     assert (found["seconds"], found["verified"], found["temperature"]) == (4e-4, True, "cold")
     assert Schedule.from_json(found["schedule"]) == make_records(1, cold=True)[0].schedule
     assert found["gflops"] == pytest.approx(small_task().flops / 4e-4 / 1e9)
+
+
+def decided_store(path: Path) -> Path:
+    """A store with a verdict for a task, one of a model for the same task, and one for another task."""
+    with Store.open(path) as store:
+        records, others = make_records(4), make_records(2, task=small_task(7))
+        own = make_verdict(records[1], against=records[0])
+        store.add(records + others)
+        store.add_verdicts([own, replace(own, model="m" * 8), make_verdict(others[0])])
+    return path
+
+
+def test_best_shows_what_was_decided(tmp_path: Path) -> None:
+    path, (record, *_) = decided_store(tmp_path / "s.sqlite"), make_records(4)
+    verdict = make_verdict(make_records(4)[1], against=record)
+    text = good("best", NAME, "--store", path)
+    for part in ("verdict", verdict.method, verdict.proof):
+        assert part in text
+    (found,) = json.loads(good("best", NAME, "--store", path, "--json"))["best"]
+    assert found["verdict"]["schedule"] == verdict.schedule.to_json()
+    assert found["verdict"]["rounds"] == verdict.rounds
+
+
+def test_what_was_decided_for_a_task_is_forgotten_on_request(tmp_path: Path) -> None:
+    path = decided_store(tmp_path / "s.sqlite")
+    assert "2 verdicts" in good("forget", NAME, "--store", path)
+    with Store.open(path) as store:
+        assert store.verdict(small_task(), HERE) is None
+        assert store.verdict(small_task(), HERE, model="m" * 8) is None
+        assert store.verdict(small_task(7), HERE) is not None
+        assert store.known(small_task(), HERE) == 4
+    assert "none" in good("best", NAME, "--store", path)
+    assert json.loads(good("forget", NAME, "--trials", "--store", path, "--json")) == {"verdicts": 0, "trials": 4}
+    assert "did you mean" in failed("forget", NAME, "--store", path)
+
+
+def test_ls_of_a_model_lists_what_was_measured_while_it_was_tuned(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    with Store.open(path) as store:
+        store.add(make_records(2) + [replace(r, model="other") for r in make_records(2, task=small_task(7))])
+    (task,) = json.loads(good("ls", "--model", "other", "--store", path, "--json"))["tasks"]
+    assert task["digest"] == small_task(7).digest
+    assert "tiny.onnx" in failed("ls", "--model", "nosuch", "--store", path)
 
 
 def test_best_of_an_unknown_task_is_one_line_with_a_suggestion(path: Path) -> None:
