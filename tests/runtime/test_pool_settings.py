@@ -108,10 +108,12 @@ def test_a_pool_of_the_callers_is_taken_as_it_is() -> None:
 
 def relu(**settings: Any) -> sd.Model:
     b = GraphBuilder()
-    return sd.compile(graph_of(b, b.emit("Relu", b.input("x", (64, 64), "f32"))), schedules=lambda _: None, **settings)
+    return sd.compile(
+        graph_of(b, b.emit("Relu", b.input("x", (512, 512), "f32"))), schedules=lambda _: None, **settings
+    )
 
 
-X = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+X = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
 
 
 def test_a_model_runs_on_the_pool_that_it_is_given(tmp_path: Path) -> None:
