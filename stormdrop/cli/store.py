@@ -31,7 +31,6 @@ Examples:
   stormdrop store forget 3fa9c1                     take back what was decided for a task
 """
 SHOWN_REFUSALS = 20
-SHOWN_MODELS = 8
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
@@ -101,22 +100,16 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
     """
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters
+    from stormdrop.search.reuse import absent_donors
 
     with viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
         if model is not None:
-            digests = _tuned(opened, model)
+            absent_donors([model], opened)  # raises where there is nothing of it
+            digests = opened.digests([model])
             found = [s for s in found if s.digest in digests]
     tree = {"tasks": [summary_json(s) for s in found]}
     options.show(as_json, tree, lambda console: print_summaries(console, found))
-
-
-def _tuned(opened: Store, model: str) -> set[str]:
-    """The digests of what was measured while a model was tuned. Raises UserError where nothing was."""
-    if digests := opened.digests([model]):
-        return digests
-    known = ", ".join(sorted(opened.models())[:SHOWN_MODELS]) or "none"
-    raise UserError(f"nothing was measured for a model {model!r}; models in the store: {known}")
 
 
 @store.command(
@@ -294,7 +287,7 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
     short_help="Take back what was decided for a task.",
     epilog="""\b
 Examples:
-  stormdrop store forget 3fa9c1                     its verdicts: compiling uses the default schedule again
+  stormdrop store forget 3fa9c1                     its verdicts, for compiling as if never tuned
   stormdrop store forget "GMM 1 512 512 512" --trials --cold
 """,
 )
@@ -305,7 +298,7 @@ Examples:
 @options.as_json
 def forget(task: str, trials: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
     """Take back what was decided for a TASK, given by name or by the beginning of its digest: its own verdicts, and its
-    part in what models accepted. `compile` uses its default schedule again, until it is tuned anew.
+    part in what models accepted. `compile` treats it as one that was never tuned, until it is tuned anew.
 
     Trials stay unless --trials is given: the next tuning begins from them.
     """

@@ -176,8 +176,8 @@ class Store:
         return prune(self._database, wanted)
 
     def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
-        """Take back what was decided for the tasks behind these lines of `summaries`: compiling uses their default
-        schedules again. With `with_trials` what was measured of them goes too. Raises as `add`.
+        """Take back what was decided for the tasks behind these lines of `summaries`: compiling treats them as never
+        tuned. With `with_trials` what was measured of them goes too. Raises as `add`.
         """
         return self._database.write(lambda c: forget(c, found, with_trials))
 
