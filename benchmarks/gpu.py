@@ -34,7 +34,7 @@ from benchmarks.long_storm import against_a_storm, long_table
 from benchmarks.models import keep, stored
 from benchmarks.search_bench import ONE_EACH, medians_in_turns
 from stormdrop import zoo
-from stormdrop.driver.stored import Schedules
+from stormdrop.driver.choose import Schedules
 from stormdrop.errors import StormdropError
 from stormdrop.ops.catalogue import build
 from stormdrop.runtime.targets import target_for
@@ -68,7 +68,7 @@ def kernel_seconds(task: sd.Task, schedules: Sequence[Schedule | None]) -> list[
     rng = np.random.default_rng(0)
     arrays = {t.name: (0.5 * rng.standard_normal(t.shape)).astype(np.float32) for t in task.inputs}
     inputs, constants = [arrays[t.name] for t in task.runtime_inputs], {t.name: arrays[t.name] for t in task.constants}
-    kernels = [sd.build(task, constants, schedule, target="cuda") for schedule in schedules]
+    kernels = [sd.build(task, constants=constants, schedule=schedule, target="cuda") for schedule in schedules]
     recordings = [kernel._record() for kernel in kernels]
     for recording in recordings:
         recording.bind(inputs, [np.empty(t.shape, np.float32) for t in task.outputs])

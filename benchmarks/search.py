@@ -48,6 +48,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.ops.catalogue import build
+from stormdrop.reservoir.record import versions
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.peak import PeakMeter
 from stormdrop.search.droplet import Droplet
@@ -57,8 +58,8 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import Storm
 from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.search.strategy import Candidate, Space, Strategy, candidate
-from stormdrop.search.tools import Origin, Tools
-from stormdrop.search.tune import tune, versions
+from stormdrop.search.tools import RecordOrigin, Tools
+from stormdrop.search.tune import tune
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, replay
@@ -298,7 +299,7 @@ def _droplet_from(
 
     session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
     session = Session(
-        task, Tools(bench.target, measurer, factory, Origin("droplet", seed, versions(bench.target)), cost)
+        task, Tools(bench.target, measurer, factory, RecordOrigin("droplet", seed, versions(bench.target)), cost)
     )
     while session.round(16):
         pass

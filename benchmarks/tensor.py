@@ -58,7 +58,10 @@ def _timed(task: sd.Task, target: Gpu, schedules: Sequence[Schedule | None]) -> 
     some = rng.choice(a.shape[1], SAMPLED_ROWS, replace=False)
     left, right = a[0, some].astype(np.float64), b[0].astype(np.float64)
     exact, scale = left @ right, np.abs(left) @ np.abs(right)
-    kernels = [sd.build(task, {task.constants[0].name: b}, schedule, target=target) for schedule in schedules]
+    kernels = [
+        sd.build(task, constants={task.constants[0].name: b}, schedule=schedule, target=target)
+        for schedule in schedules
+    ]
     errors: list[float] = []
     benches: list[Callable[[int], Seconds]] = []
     for kernel in kernels:

@@ -49,7 +49,7 @@ def measure(task: Task, target: Target) -> dict[str, tuple[float, float]]:
     recordings: dict[str, Any] = {}
     held: list[Any] = []  # what recordings write
     for name, (sketch, point, _) in best.items():
-        kernel = build(task, constants, sketch.schedule(point), target=target)
+        kernel = build(task, constants=constants, schedule=sketch.schedule(point), target=target)
         recordings[name] = kernel._record()
         outputs = [np.empty(t.shape, np.float32) for t in task.outputs]
         held.append(outputs)

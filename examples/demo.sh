@@ -1,6 +1,6 @@
 #!/bin/sh
-# A whole model from its file to tuned native code, in about two minutes: `make demo`, or `sh examples/demo.sh [NETWORK [TIME]]`.
-# What is measured goes into a store of its own, which is removed at the end: every run begins with nothing.
+# Compiles, checks, tunes and races a model: `make demo`, or `sh examples/demo.sh [NETWORK [TIME]]`.
+# Measurements go into a store of the demo's own, which is removed at the end: every run begins with nothing.
 set -eu
 
 network=${1:-resnet18}
@@ -13,32 +13,34 @@ trap 'exit 130' INT TERM
 cd "$STORMDROP_CACHE_DIR"
 
 say() { printf '\n# %s\n' "$*"; }
-stormdrop() { printf '$ stormdrop %s\n' "$*"; "$python" -m stormdrop.cli "$@"; }
-
-say "A network as an ONNX file, with random weights: nothing is downloaded."
-stormdrop zoo build "$network"
+stormdrop() { printf '$ stormdrop %s\n' "$*"; "$python" -m stormdrop "$@"; }
 
 if "$python" -c 'import onnxruntime' 2>/dev/null; then
+    reference="onnxruntime"
     against="--against onnxruntime"
-    say "Does it compute the same as onnxruntime?"
 else
+    reference="Stormdrop's reference interpreter"
     against=""
-    say "onnxruntime is not installed (pip install onnxruntime): there will be no race against it."
-    say "Does it compute the same as Stormdrop's own reference, which shares no generated code?"
+    say "onnxruntime is not installed (pip install onnxruntime): the race is run without it."
 fi
-stormdrop check "$network.onnx"
 
-say "How fast is it, with nothing tuned?"
-stormdrop bench "$network.onnx" $against
+say "1. Compile: $network as an ONNX file with random weights (nothing is downloaded), then as native code."
+stormdrop zoo build "$network"
+stormdrop compile "$network.onnx"
 
-say "Search for faster kernels. Ctrl-C ends it early, and keeps what was found."
-trap : INT # the command takes it, and this goes on
+say "2. Check: the outputs of the compiled model beside those of $reference."
+stormdrop check "$network.onnx" --compiled "$network.sd"
+
+say "3. Tune: search for $time, then prove and time the winners. Ctrl-C ends the search early and keeps the best."
+printf '# The measurements are kept until the demo ends.\n'
+trap : INT # the command handles Ctrl-C, and the demo continues
 stormdrop tune "$network.onnx" --time "$time"
 trap 'exit 130' INT
 
-say "Compile it with what was found, check it again, and time it."
-stormdrop compile "$network.onnx"
-stormdrop check "$network.onnx" --compiled "$network.sd"
-stormdrop bench "$network.onnx" --compiled "$network.sd" $against
+say "4. Race: first the untuned model of act 1, then the tuned model, compiled and checked anew."
+stormdrop bench "$network.onnx" --compiled "$network.sd" --seconds 1 $against
+stormdrop compile "$network.onnx" -o tuned.sd
+stormdrop check "$network.onnx" --compiled tuned.sd
+stormdrop bench "$network.onnx" --compiled tuned.sd --seconds 1 $against
 
-say "Next: stormdrop tune YOUR.onnx --time 5m; stormdrop bench YOUR.onnx --against onnxruntime"
+say "Next, with a model of your own: $python -m stormdrop tune YOUR.onnx --time 5m, then bench or compile."

@@ -15,7 +15,7 @@ A kernel of your own, as a formula:
     c = kernel(a)
 
     best = sd.tune(sd.Task([C]), seconds=30).best     # look for something faster
-    kernel = sd.build(sd.Task([C]), {"B": b}, best)
+    kernel = sd.build(sd.Task([C]), constants={"B": b}, schedule=best)
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from stormdrop.errors import (
     RunError,
     ScheduleError,
     StormdropError,
+    StormdropWarning,
     Timeout,
     Unsupported,
     UnsupportedOperator,
@@ -41,6 +42,7 @@ from stormdrop.ir.build import (
     exp,
     log,
     maximum,
+    mean,
     minimum,
     prod,
     relu,
@@ -58,7 +60,7 @@ from stormdrop.version import __version__
 
 if TYPE_CHECKING:
     from stormdrop.driver.compile import compile, load
-    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.tune import tune
     from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
@@ -78,10 +80,10 @@ if TYPE_CHECKING:
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# What needs the compiler is loaded when it is first asked for.
+# Modules that need the compiler are loaded on first use.
 _LAZY = {
     "stormdrop.driver.compile": ("compile", "load"),
-    "stormdrop.driver.mixed": ("MixedModel", "OpenMixedModel"),
+    "stormdrop.driver.mixed": ("MixedModel",),
     "stormdrop.driver.tune": ("tune",),
     "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
@@ -100,6 +102,9 @@ _LAZY = {
     "stormdrop.target.machine": ("Target",),
 }
 
+_WATCHED = ("compile", "tune")
+"""Functions that show their progress."""
+
 __all__ = [
     "RULES",
     "BuildError",
@@ -109,7 +114,6 @@ __all__ = [
     "MixedModel",
     "Model",
     "ModelError",
-    "OpenMixedModel",
     "OpenModel",
     "Pool",
     "Rule",
@@ -119,6 +123,7 @@ __all__ = [
     "Sketch",
     "Store",
     "StormdropError",
+    "StormdropWarning",
     "Target",
     "Task",
     "Tensor",
@@ -145,6 +150,7 @@ __all__ = [
     "log",
     "max",
     "maximum",
+    "mean",
     "min",
     "minimum",
     "prod",
@@ -167,7 +173,12 @@ def __getattr__(name: str) -> Any:
 
     for module, names in _LAZY.items():
         if name in names:
-            return getattr(import_module(module), name)
+            found = getattr(import_module(module), name)
+            if name not in _WATCHED:
+                return found
+            from stormdrop.report.watching import watched
+
+            return watched(found)
     raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")
 
 

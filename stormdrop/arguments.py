@@ -1,15 +1,17 @@
-"""Checks of what a caller passes to the Python functions of this package.
+"""Checks of the arguments that callers pass to the Python functions of this package.
 
-Types are for those who check them; others learn here which argument is wrong, before any work is done. One table says
-what each option takes, whichever function has it.
+A type checker finds such errors earlier. For all other callers, these checks name the wrong argument before any work is
+done. One table holds the values that each option takes, in every function that has it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from stormdrop.errors import UserError
 
@@ -74,14 +76,15 @@ _TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
     "threads": (_is_whole, "a whole number"),
     "trials": (_is_whole, "a whole number"),
     "unproved": _FLAG,
+    "weights": (_is_list, "a list of numbers, one for each model or size"),
     "winograd": _FLAG,
 }
 
 
 def check_arguments(**given: object) -> None:
-    """Raises UserError for the first option that is not what it should be. None is taken for any: it says nothing.
+    """Raises UserError for the first option with a value of the wrong kind. None is accepted and means "not set".
 
-    Options that the table does not have are whoever takes them's matter.
+    Options outside the table are checked by the functions that take them.
     """
     for name, value in given.items():
         is_fine, told = _TAKEN.get(name, (None, ""))
@@ -90,7 +93,31 @@ def check_arguments(**given: object) -> None:
 
 
 def path_of(value: object) -> Path:
-    """The path that names a file. Raises UserError for anything else."""
+    """Returns the path of a file. Raises UserError if `value` is neither a string nor a path."""
     if not isinstance(value, (str, os.PathLike)):
         raise UserError(f"the name of a file is a string or a path, not {type(value).__name__}")
     return Path(value)
+
+
+def shape_from(text: str) -> tuple[int, ...]:
+    """Returns the shape that a text such as 1x3x224x224 gives; empty for a scalar. Raises UserError for other texts."""
+    if not re.fullmatch(r"(\d+([x×,]\d+)*)?", text):
+        raise UserError(f"{text!r} is not a shape; write 1x3x224x224")
+    return tuple(int(n) for n in re.split("[x×,]", text) if n)
+
+
+def shapes_by_name(given: Any) -> Any:
+    """Returns the `shapes` of a caller with texts such as 1x3x224x224 as tuples; all else as it is.
+
+    Raises UserError for a text that is no shape.
+    """
+    if not isinstance(given, Mapping):
+        return given if given is None or not _is_list(given) else [shapes_by_name(shapes) for shapes in given]
+    found: dict[Any, Any] = {}
+    shapes: Mapping[Any, Any] = given
+    for name, shape in shapes.items():
+        try:
+            found[name] = shape_from(shape) if isinstance(shape, str) else shape
+        except UserError as error:
+            raise UserError(f"shapes= gives {shape!r} for {name!r}; write {{{name!r}: (1, 3, 224, 224)}}") from error
+    return found

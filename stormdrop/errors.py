@@ -1,18 +1,23 @@
-"""Errors, sorted by whose fault they are.
+"""Errors, sorted by origin.
 
-`UserError` is the caller's mistake, `ScheduleError` an illegal candidate (expected, dropped), `BuildError`, `RunError`
-and `Timeout` a candidate that failed. Anything else that is raised is a bug of ours and propagates.
+`UserError` is the caller's mistake, `ScheduleError` an illegal candidate (expected, dropped). `BuildError`, `RunError`
+and `Timeout` are candidates that failed. Every other error is a bug in Stormdrop and propagates.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Iterable
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class StormdropError(Exception):
     """The base of every error that Stormdrop raises on purpose.
 
-    Its text holds names out of models and files; what is not printable in them is written as an escape.
+    Its text may hold names from models and files; their unprintable characters are written as escapes.
     """
 
     def __str__(self) -> str:
@@ -20,17 +25,33 @@ class StormdropError(Exception):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with everything that is not printable written as an escape: \\x1b, \\n, \\u202e, \\udc80.
+    """Returns the text with every unprintable character written as an escape: \\x1b, \\n, \\u202e, \\udc80.
 
-    A name can then neither move the cursor, nor turn the line round, nor begin another one. `keep` names exceptions.
+    So a name can neither move the cursor, nor reverse the line, nor begin a new line. Characters in `keep` stay
+    unchanged.
     """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
+class StormdropWarning(UserWarning):
+    """A warning to users; execution continues. `warnings.filterwarnings` silences it, or makes it an error."""
+
+
+def warn(text: str) -> None:
+    """Warns the caller of Stormdrop: the warning's place is the nearest line outside this package."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    module = frame.f_globals
+    registry = module.setdefault("__warningregistry__", {})
+    place = frame.f_code.co_filename, frame.f_lineno, module.get("__name__", "<unknown>")
+    warnings.warn_explicit(printable(text), StormdropWarning, *place, registry)
+
+
 class UserError(StormdropError):
-    """A bad model, an unsupported operator, a wrong argument: the message says what to do about it."""
+    """A bad model, an unsupported operator, a wrong argument: the message states the remedy."""
 
 
 class ModelError(UserError):
@@ -39,13 +60,18 @@ class ModelError(UserError):
     `file` is its path, None if it came from memory; `node` names the node at fault, None if it is none of them.
     """
 
+    file: str | None
+    """The path of the model's file; None if the model came from memory."""
+    node: str | None
+    """The name of the node at fault; None if the fault lies in no node."""
+
     def __init__(self, message: str, file: str | None = None, node: str | None = None) -> None:
         super().__init__(message)
         self.file, self.node = file, node
 
 
 class Unsupported(ModelError):
-    """A model that is right, but needs something that Stormdrop does not do."""
+    """A valid model that needs an unsupported feature."""
 
 
 class UnsupportedOperator(Unsupported):
@@ -53,6 +79,9 @@ class UnsupportedOperator(Unsupported):
 
     `operators` names them, each once: `NonZero`, or with its domain, `com.example.Sparse`.
     """
+
+    operators: tuple[str, ...]
+    """The operators that are not supported, sorted."""
 
     def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -68,8 +97,8 @@ class BuildError(StormdropError):
 
 
 class RunError(StormdropError):
-    """A kernel that crashed, trapped or computed something wrong."""
+    """A kernel that crashed, trapped or computed a wrong result."""
 
 
 class Timeout(StormdropError):
-    """A candidate that took longer than it may."""
+    """A candidate that exceeded its time limit."""

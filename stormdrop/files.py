@@ -1,4 +1,4 @@
-"""Files: opened for reading without waiting for anybody, and written whole or not at all."""
+"""Files: opened for reading without blocking, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stormdrop.errors import UserError
 
 
 def opened(path: str | os.PathLike[str], what: str, more_flags: int = 0) -> io.BufferedReader:
-    """A regular file, opened so that no pipe can keep us waiting. Raises UserError that names it as `what`."""
+    """Opens a regular file; a pipe cannot block the call. Raises UserError that names the file as `what`."""
     flags = os.O_RDONLY | more_flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)
@@ -29,7 +29,7 @@ def opened(path: str | os.PathLike[str], what: str, more_flags: int = 0) -> io.B
 
 
 def text_of(path: Path) -> str:
-    """What a small file of the system says, without white space around it; nothing where it cannot be read."""
+    """Returns the content of a small system file, without surrounding white space; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -37,7 +37,10 @@ def text_of(path: Path) -> str:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads, links followed. There may be a file, but nothing else. Raises UserError."""
+    """Returns the target of a path after following links.
+
+    Raises UserError if the target exists and is not a regular file.
+    """
     with cannot_write(path):
         place = Path(os.path.realpath(path_of(path)))
         if place.exists() and not place.is_file():
@@ -48,7 +51,7 @@ def destination(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def cannot_write(path: str | os.PathLike[str]) -> Generator[None]:
-    """Errors of the operating system, or a null character in a name, as a UserError that names the file."""
+    """Converts errors of the operating system, and of null characters in names, to a UserError that names the file."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -60,12 +63,12 @@ def cannot_write(path: str | os.PathLike[str]) -> Generator[None]:
 def replacing(
     path: str | os.PathLike[str], follow_links: bool = True
 ) -> Generator[Callable[[bytes | memoryview], None]]:
-    """Write a file beside `path` that takes its place, complete and on the disk, when the block ends without an error.
+    """Writes a file beside `path` that replaces it, complete and on the disk, when the block ends without an error.
 
-    With `follow_links=False` a symbolic link is itself replaced: in a directory that others may write to, a link is
-    nobody's wish to have a file elsewhere.
+    With `follow_links=False` a symbolic link is itself replaced: in a directory that other users may write to, a link
+    must not redirect the file.
 
-    Raises UserError; what was there before is then still there.
+    Raises UserError; the previous file then remains.
     """
     place = destination(path) if follow_links else Path(path).absolute()
     temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
@@ -88,7 +91,7 @@ def replacing(
 
 
 def move(file: Path, place: Path) -> None:
-    """Put a complete file in its place and see both onto the disk."""
+    """Puts a complete file in its place and flushes both file and folder to the disk."""
     _sync(file)
     os.replace(file, place)
     with suppress(OSError):  # file systems that cannot promise it of a new name are let be

@@ -59,6 +59,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def no_portfolio(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests begin without the experience that comes with the package: what they see must not depend on the machine."""
-    monkeypatch.setenv("STORMDROP_PORTFOLIO", str(tmp_path_factory.getbasetemp() / "no-portfolio"))
+def no_shipped_stores(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests begin without the stores that come with the package: results must not depend on the machine."""
+    folder = tmp_path_factory.getbasetemp() / "no-stores"
+    monkeypatch.setattr("stormdrop.reservoir.shipped.stores_dir", lambda: folder)

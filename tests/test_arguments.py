@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.arguments import shape_from, shapes_by_name
 from stormdrop.ops.catalogue import build
 from tests.support.graphs import graph_of
 from tests.support.tiny_onnx import dense
@@ -93,8 +94,8 @@ def test_tuning_a_model_refuses_it(model: Path, name: str, value: Any) -> None:
 
 OTHERS: dict[str, Callable[[Any], object]] = {
     "build: a task": lambda three: sd.build(three),
-    "build: a schedule": lambda three: sd.build(TASK, W, three),
-    "build: rules": lambda three: sd.build(TASK, W, rules=three),
+    "build: a schedule": lambda three: sd.build(TASK, constants=W, schedule=three),
+    "build: rules": lambda three: sd.build(TASK, constants=W, rules=three),
     "load": lambda three: sd.load(three),
     "load_compiled": lambda three: sd.load_compiled(three),
     "a store": lambda three: sd.Store.open(three),
@@ -130,7 +131,7 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_pickling_a_model_or_a_kernel_says_what_to_do_instead(way: Callable[[object], object]) -> None:
-    for made in (tiny(), sd.build(TASK, W)):
+    for made in (tiny(), sd.build(TASK, constants=W)):
         with pytest.raises(sd.UserError, match=r"model\.save"):
             way(made)
 
@@ -143,3 +144,17 @@ def test_control_characters_of_names_are_escaped_in_the_texts_of_errors() -> Non
         kernel(1, 2)
     assert "\\x1b[31mred\\u202e" in str(told.value)
     assert str(told.value).isprintable()
+
+
+def test_texts_of_shapes_become_tuples() -> None:
+    assert shapes_by_name({"x": "1x3x32x32", "y": "4", "z": "", "w": (2, 3)}) == {
+        "x": (1, 3, 32, 32),
+        "y": (4,),
+        "z": (),
+        "w": (2, 3),
+    }
+    assert shapes_by_name([{"x": "1x2"}, {"x": [3, 4]}]) == [{"x": (1, 2)}, {"x": [3, 4]}]
+    assert shapes_by_name(None) is None
+    for text in ("1x", "axb", "1 3", "-1x3", "x"):
+        with pytest.raises(sd.UserError, match="write 1x3x224x224"):
+            shape_from(text)

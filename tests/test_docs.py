@@ -4,7 +4,8 @@ recorded ones.
 The Python blocks of one page are one session, run in order in a folder of their own that holds model.onnx and
 small.onnx. A block marked ```python fragment is only compiled. Where a block tunes for some seconds, it gets a few
 trials instead. A block whose first line is the name of a Python file is that file. A text block right after a Python
-block shows what that one prints; `…` stands for what was left out.
+block shows what that one prints; `…` stands for what was left out. Console blocks run in tests/test_console_blocks.py;
+only the commands of marked ones are parsed here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import re
 import runpy
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,11 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 import stormdrop
 from benchmarks import (
     choice,
-    compile_time,
     core,
     division,
     gpu,
@@ -46,11 +46,17 @@ from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
+from stormdrop.frontend.microsoft import UNDER_THE_STANDARD_NAME
+from stormdrop.frontend.onnx import IMPORTERS
+from stormdrop.graph.elementwise import ELEMENTWISE
+from stormdrop.graph.shapes import RULES
+from stormdrop.ops.catalogue import OPERATORS
+from stormdrop.zoo.catalogue import NETWORKS
+from tests.support.pages import PAGES, README, ROOT, blocks, check_printed, console_blocks, page_name
 from tests.support.tiny_onnx import saved
 
-ROOT = Path(__file__).parents[1]
-README, FIGURES = ROOT / "README.md", ROOT / "docs" / "figures.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DEMO = ROOT / "examples" / "demo.sh"
+FIGURES = ROOT / "docs" / "figures.md"
 RESULTS = ROOT / "benchmarks" / "results"
 DEMO_VARIABLES = {"$network": "resnet18", "$time": "60s", "$against": "--against onnxruntime"}
 MEASURED = re.compile(r"^\d[\d.,]*\s*(?:x|ms|µs|s|GB/s|GFLOP/s)$")
@@ -65,14 +71,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
-
-
-def page_name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, info: str) -> list[str]:
-    return re.findall(rf"^```{info}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def prose(page: Path) -> str:
@@ -113,20 +111,6 @@ def run_page(page: Path, folder: Path) -> dict[str, Any]:
     return names
 
 
-def check_printed(shown: list[str], lines: list[str]) -> None:
-    """Every line that is shown was printed, right after the one before it unless a line of `…` stands between."""
-    position, skips = 0, False
-    for line in shown:
-        if line == "…":
-            skips = True
-            continue
-        pattern = re.compile(".*".join(re.escape(part) for part in line.split("…")))
-        places = range(position, len(lines) if skips else min(position + 1, len(lines)))
-        found = next((k for k in places if pattern.fullmatch(lines[k])), None)
-        assert found is not None, f"not printed: {line}"
-        position, skips = found + 1, False
-
-
 @pytest.mark.parametrize("page", [p for p in PAGES if p is not README and blocks(p, "python")], ids=page_name)
 def test_python_of_a_page_runs(page: Path, folder: Path) -> None:
     run_page(page, folder)
@@ -147,11 +131,9 @@ def test_fragments_are_python(page: Path) -> None:
         compile(code, page.name, "exec")
 
 
-def test_the_small_model_is_described_as_it_is(folder: Path) -> None:
+def test_the_small_model_has_the_tasks_that_its_page_shows(folder: Path) -> None:
     runpy.run_path(str(ROOT / "examples" / "small.py"))
     page = (ROOT / "docs" / "models.md").read_text()
-    told = CliRunner(env={"COLUMNS": "100", "STORMDROP_THREADS": "2"}).invoke(main, ["info", "small.onnx"]).stdout
-    assert told in page
     for line in re.sub(r": f32\[[^]]*\]", "", str(tasks_of(load(folder / "small.onnx")))).splitlines():
         assert f"    {line}\n" in page
 
@@ -160,21 +142,23 @@ def test_the_small_model_is_described_as_it_is(folder: Path) -> None:
 
 
 def stormdrop_commands() -> Iterator[tuple[str, list[str]]]:
-    """Every `stormdrop …` in the blocks and figures' sentences of a page, and those of the demo."""
+    """Yields every `stormdrop …` that no test runs: in marked blocks, the figures' sentences and the demo."""
     for page in PAGES:
-        lines = re.findall(r"^(?: {4})?\$ stormdrop (.*)$", page.read_text(), re.MULTILINE)
+        marked = [command.text for block in console_blocks(page) if block.mark for command in block.commands]
+        lines = [text.removeprefix("stormdrop ") for text in marked if text.startswith("stormdrop ")]
         if page == FIGURES:
             lines += [span.removeprefix("stormdrop ") for span in code_spans(page) if span.startswith("stormdrop ")]
         for line in lines:
             yield page.name, shlex.split(line.split(" | ")[0], comments=True)
-    for line in re.findall(r"^stormdrop (.*)$", (ROOT / "examples" / "demo.sh").read_text(), re.MULTILINE):
+    for line in re.findall(r"^stormdrop (.*)$", DEMO.read_text(), re.MULTILINE):
         for name, value in DEMO_VARIABLES.items():
             line = line.replace(name, value)
         yield "demo.sh", shlex.split(line)
 
 
 def test_pages_show_every_command_for_models() -> None:
-    shown = {args[0] for _, args in stormdrop_commands()}
+    commands = [command.text for page in PAGES for block in console_blocks(page) for command in block.commands]
+    shown = {text.split()[1] for text in commands if text.startswith("stormdrop ")}
     assert {"bench", "check", "compile", "info", "op", "run", "show", "tune", "zoo"} <= shown
 
 
@@ -182,7 +166,6 @@ def test_pages_show_every_command_for_models() -> None:
     ("page", "args"), list(stormdrop_commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x)
 )
 def test_commands_are_spelt_as_they_are_understood(page: str, args: list[str], folder: Path) -> None:
-    (folder / "trials.jsonl").touch()  # what store import reads
     with click.Context(main) as root:
         name, command, rest = main.resolve_command(root, args)
         assert command is not None, f"{page}: stormdrop {args[0]}"
@@ -193,14 +176,29 @@ def test_commands_are_spelt_as_they_are_understood(page: str, args: list[str], f
             command.make_context(name, rest, parent=root)  # raises where an option or an argument is wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def is_runnable(module: str) -> bool:
+    """Returns whether `python -m` runs a module: a package needs a module `__main__`."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.submodule_search_locations is None:
+        return spec is not None
+    return importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("page", [*PAGES, DEMO, ROOT / "Makefile"], ids=page_name)
 def test_scripts_and_make_targets_of_a_page_exist(page: Path) -> None:
     text = page.read_text()
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     missing = [f"make {t}" for t in re.findall(r"(?:`|\$ )make ([a-z]+)", text) if t not in targets]
-    missing += [m for m in re.findall(r"python -m ([\w.]+)", text) if importlib.util.find_spec(m) is None]
+    missing += [m for m in re.findall(r"python\"? -m ([\w.]+)", text) if not is_runnable(m)]
     missing += [f for f in re.findall(r"python ([\w/]+\.py)", text) if not (ROOT / f).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_extras_of_a_page_install_from_a_clone(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"'\.\[(\w+)\]'", page.read_text())) <= set(extras)
+    assert "stormdrop[" not in page.read_text()  # no release that pip could find by name
 
 
 # ---- Names -----------------------------------------------------------------------------------------------------------
@@ -239,6 +237,37 @@ def test_lines_end_at_120_columns(page: Path) -> None:
     assert [line for line in page.read_text().splitlines() if len(line) > 120] == []
 
 
+# ---- Counts ----------------------------------------------------------------------------------------------------------
+
+COUNTS = {
+    r"(\d+) (?:ONNX operators|operators of ONNX)\b": len(IMPORTERS.keys() - UNDER_THE_STANDARD_NAME.keys()),
+    r"(\d+) operators of the graph\b": len(ELEMENTWISE.keys() | RULES.keys()),
+    r"(\d+) of them elementwise\b": len(ELEMENTWISE),
+    r"(?:one of|the) (\d+) operators\b": len(OPERATORS),
+    r"(\d+) well-known networks\b": len(NETWORKS),
+}
+"""The number of things in the package, by the pattern of its mentions on pages."""
+
+
+@pytest.mark.parametrize("mention", COUNTS)
+def test_counts_of_pages_are_those_of_the_code(mention: str) -> None:
+    counts = {page_name(page): re.findall(mention, " ".join(page.read_text().split())) for page in PAGES}
+    mentions = {page: numbers for page, numbers in counts.items() if numbers}
+    assert mentions, "no page has such a count: remove the pattern"
+    assert {page: numbers for page, numbers in mentions.items() if set(numbers) != {str(COUNTS[mention])}} == {}
+
+
+def test_every_operator_of_the_graph_stands_in_its_table() -> None:
+    table = (ROOT / "docs" / "models.md").read_text().partition("### Canonical operators")[2].partition("`express(")[0]
+    assert sorted(RULES.keys() - set(re.findall(r"\w+", table))) == []
+
+
+def test_the_promised_versions_of_python_are_those_of_the_package() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    versions = [name.rpartition(" ")[2] for name in classifiers if re.search(r"Python :: 3\.\d+$", name)]
+    assert f"Python {versions[0]} to {versions[-1]}." in (ROOT / "docs" / "compatibility.md").read_text()
+
+
 # ---- Figures ---------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +294,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> str:
     tables += [scaling.table(recorded("scaling")), gpu.table(recorded("gpu")), stopping.table_of(recorded("stopping"))]
     tables += [search.table(recorded(name)) for name in ("search", "search-emeraldrapids")]
     tables += [transfer.table(recorded("transfer")), division.table(recorded("division"))]
-    tables += [choice.table(recorded("choice")), compile_time.table(recorded("compile_time"))]
+    tables += [choice.table(recorded("choice"))]
     tables += [report(Table.of(read_rows(path))) for path in stored_tables()]
     return "\n".join([*tables, capsys.readouterr().out])
 

@@ -1,7 +1,8 @@
-"""Bugs planted into lowering and code generation: the property check must catch each of them, and nothing without one.
+"""Planted bugs: the checks of this suite must catch each of them, and nothing without one.
 
-Most of them change the loop program or its LLVM text between lowering and machine code; the others patch a function of
-the product. All are mistakes that somebody writing this compiler could make.
+The property check must catch bugs in lowering and code generation, the nets of `tests.nets` bugs above tasks. Most bugs
+of the first kind change the loop program or its LLVM text between lowering and machine code. Other bugs patch a
+function of the product. All are mistakes that an engineer of this compiler could make.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import replace
 import pytest
 
 from stormdrop.codegen import tile
+from stormdrop.frontend import onnx as frontend
+from stormdrop.graph import passes
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.affine import ZERO
 from stormdrop.ir.expr import Bin, Combiner, Const, Dtype, Expr, Load, Scalar, binary, rewrite, substitute
 from stormdrop.lower import lower as lowering
@@ -29,6 +33,13 @@ from stormdrop.lower.program import (
     Update,
     statements,
 )
+from stormdrop.report import model as report
+from stormdrop.search import events
+from tests.nets.catalogue import NETS
+from tests.nets.json_keys import COMMANDS, json_keys
+from tests.nets.models import networks, node_suite
+from tests.nets.recorded import Results
+from tests.nets.tuning import described, task_events
 from tests.support import crew
 from tests.support.programs import changed, with_accesses, with_tiles
 from tests.support.tasks import DRAWN
@@ -235,3 +246,55 @@ def test_a_kernel_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_without_a_mistake_nothing_is_caught() -> None:
     assert not is_caught()
+
+
+# ---- above tasks -------------------------------------------------------------------------------------------------
+
+
+def changed_entries(net: str, now: Results) -> list[str]:
+    """Returns the names of the entries of a part of a net that are not as recorded."""
+    recorded = NETS[net].recorded()
+    return [name for name, result in now.items() if recorded.get(name) != result]
+
+
+def test_an_importer_that_ignores_an_attribute_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not changed_entries("node_suite", node_suite("leakyrelu"))
+    monkeypatch.setitem(frontend.IMPORTERS, "LeakyRelu", lambda n: n.build.emit("LeakyRelu", n.input(0), alpha=0.01))
+    assert set(changed_entries("node_suite", node_suite("leakyrelu"))) >= {"test_leakyrelu", "test_leakyrelu_example"}
+
+
+def test_a_graph_pass_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def same(graph: Graph) -> Graph:
+        return graph
+
+    assert not changed_entries("networks", networks(["small_images"]))
+    without = [(name, same if name == "scales into weights" else function) for name, function in passes.PASSES]
+    monkeypatch.setattr(passes, "PASSES", without)
+    assert changed_entries("networks", networks(["small_images"])) == ["small_images tasks", "small_images partition"]
+
+
+def test_a_key_of_json_with_another_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = {"run": COMMANDS["run"]}
+    right = report.summary_json
+
+    def renamed(name: str, array: report.Array) -> dict[str, object]:
+        return {key.replace("not_finite", "infinite"): value for key, value in right(name, array).items()}
+
+    keys = {name for name in NETS["json_keys"].recorded() if name.startswith("run: ")}
+    assert json_keys(run).keys() == keys
+    monkeypatch.setattr(report, "summary_json", renamed)
+    assert json_keys(run).keys() ^ keys == {"run: outputs[].not_finite", "run: outputs[].infinite"}
+
+
+def test_an_event_of_tuning_with_wrong_seconds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def now() -> dict[str, str]:
+        return {f"task {key}": value for key, value in described(task_events()).items()}
+
+    assert not changed_entries("tuning", now())
+    right = events.NewBest
+
+    def slower(trial: events.Trial, seconds: float) -> events.NewBest:
+        return right(trial, 2 * seconds)
+
+    monkeypatch.setattr(events, "NewBest", slower)
+    assert changed_entries("tuning", now()) == ["task NewBest: contents"]

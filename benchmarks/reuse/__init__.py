@@ -7,7 +7,6 @@ recording.py   the passes that measure
 turns.py       candidates timed in turns with the default
 known.py       what a table knows of a task, as a store has it
 held_out.py    stores that hold what a held-out model may know
-zero.py        what compiling takes unmeasured
 figures.py     gains of search, by donor model, by pool of models; time to the best known: arithmetic on a table
 text.py        the figures as Markdown
 picture.py     the matrix as a picture

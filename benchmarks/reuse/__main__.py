@@ -10,9 +10,8 @@
     python -m benchmarks.reuse value                           # best known against default: tasks, models, in the model
     python -m benchmarks.reuse matrix --plot matrix.png        # donor models x models, choice of a donor, pools
     python -m benchmarks.reuse gain                            # time to the best known, with reuse and from nothing
-    python -m benchmarks.reuse zero                            # schedules that are taken unmeasured
     python -m benchmarks.reuse all --table                     # every stored table, as docs/figures.md has them
-    python -m benchmarks.reuse store --store made.sqlite       # a store of what the table knows, to make a portfolio of
+    python -m benchmarks.reuse store --store made.sqlite       # a store of the table's winners, for benchmarks.shipped
 
 A table is benchmarks/results/reuse-CPU-ISA-THREADS.jsonl. The file beside it that ends in .sqlite is a store with the
 trials of the searches. Cost models learn from it where a model is held out; the figures do not need it. Recording needs
@@ -23,26 +22,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.reuse.budgets import PASSES, Budgets, Pass, expected_seconds
-from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values, zero
+from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values
 from benchmarks.reuse.known import known_of
 from benchmarks.reuse.networks import measurers_for, network_of, partition_of
 from benchmarks.reuse.picture import save_matrix
 from benchmarks.reuse.recording import Recorder
 from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, recipient_id, stored_tables
 from benchmarks.reuse.text import PARTS, report, value_text
-from benchmarks.reuse.zero import learn
 from stormdrop import zoo
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.reservoir import shipped
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import nominal
 from stormdrop.target.cpu import Cpu
@@ -60,7 +59,7 @@ MODELS = (
     "bert_base_seq128",
 )
 FOUR = ("resnet50", "googlenet", "mobilenet_v2", "bert_base_seq128")
-USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "zero", "model")
+USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "model")
 
 
 def say(text: str) -> None:
@@ -83,7 +82,8 @@ def record(given: argparse.Namespace, path: Path) -> None:
     budgets = Budgets(given.seconds_per_task, given.trials, given.gain_seconds, given.long_trials, given.donors)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        os.environ["STORMDROP_PORTFOLIO"] = str(folder / "none")  # a portfolio may know the models that are held out
+        # A shipped store may have winners of the models that are held out.
+        stack.enter_context(patch.object(shipped, "stores_dir", lambda: folder / "none"))
         if given.dry_run:
             path = copied(path, folder)
         trials = stack.enter_context(Store.open(path.with_suffix(".sqlite"), cap_bytes=None))
@@ -104,8 +104,6 @@ def record(given: argparse.Namespace, path: Path) -> None:
                     recorder.donors()
                 case "reuse":
                     recorder.reuse(folder)
-                case "zero":
-                    recorder.zero(learn, folder)
                 case "long":
                     recorder.long()
                 case "model":
@@ -142,10 +140,8 @@ def as_json(table: Table, part: str) -> Any:
             return {"models": list(map(asdict, model_values(table))), "tasks": list(map(asdict, task_values(table)))}
         case "matrix":
             return asdict(matrix(table)) | {"pools": list(map(asdict, pool_curve(table)))}
-        case "gain":
-            return asdict(gain(table))
         case _:
-            return list(map(asdict, zero(table)))
+            return asdict(gain(table))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,11 +8,11 @@ from typing import Literal, get_args
 
 from benchmarks.reuse.table import Recipient, SearchKind, Table
 
-Pass = Literal["winners", "donors", "reuse", "zero", "long", "model"]
+Pass = Literal["winners", "donors", "reuse", "long", "model"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
-SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, ZERO_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 1.0, 15.0
+SEARCH_ENDS, DUEL_TAKES, DONOR_TAKES, REUSE_TAKES, MODEL_TAKES = 3.0, 1.5, 0.13, 5.5, 15.0
 """Expected seconds, in this order: of a search's final duel and proof, of a recipient's duel, of timing one donor's
-candidates, of a search from donors alone, of timing one unmeasured choice, of timing one whole model."""
+candidates, of a search from donors alone, of timing one whole model."""
 LONG_RATE = 30.0
 """Trials in a second of a search that is limited by trials."""
 
@@ -63,7 +63,6 @@ def expected_seconds(
         "winners": left["nothing"] * search,
         "donors": sum(r.id not in table.links for r in recipients) * donors,
         "reuse": left["only"] * REUSE_TAKES + gaining * (left["seed"] + left["again"]) * compared,
-        "zero": sum(r.id not in table.unmeasured for r in recipients) * ZERO_TAKES,
         "long": gaining * left["long"] * (budgets.long_trials / LONG_RATE + SEARCH_ENDS),
         "model": sum(name not in table.models for name in names) * MODEL_TAKES,
     }

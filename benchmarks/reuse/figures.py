@@ -324,36 +324,3 @@ def _saved(table: Table, tasks: Sequence[Recipient], kind: SearchKind) -> float:
         early += weight * (1 - table.searches[recipient.id, kind].ratio_after(EARLY * long.seconds))
         late += weight * (1 - min(1.0, long.final_ratio))
     return early / late if late > 0 else 1.0
-
-
-# ---- zero measurement ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroResult:
-    """The speed of a held-out model with the schedules that it takes unmeasured; `best`: with the best known ones."""
-
-    model: str
-    speed: float
-    best: float
-    taken: int
-    """Tasks, out of `tasks`, that take another schedule than their default."""
-    tasks: int
-
-    @property
-    def share(self) -> float | None:
-        """The time saved, as a share of what the best known schedules save; None where these save next to nothing."""
-        return (1 - 1 / self.speed) / (1 - 1 / self.best) if self.best > 1 + BEHIND else None
-
-
-def zero(table: Table) -> list[ZeroResult]:
-    """The results of the models all of whose recorded tasks have a row `unmeasured`."""
-    found: list[ZeroResult] = []
-    for model in table.model_names:
-        tasks = table.of_model(model)
-        if not tasks or any(r.id not in table.unmeasured for r in tasks):
-            continue
-        taken = sum(table.unmeasured[r.id] is not None for r in tasks)
-        own = speed(table, model, lambda r: table.unmeasured[r.id] or 1.0)
-        found.append(ZeroResult(model, own, speed(table, model, lambda r: best_ratio(table, r)), taken, len(tasks)))
-    return found

@@ -14,10 +14,9 @@ from benchmarks.reuse.table import Recipient, Table, mark_of
 from stormdrop.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
-from stormdrop.reservoir.record import DEFAULT, DONOR, Record
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record, versions
 from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
 from stormdrop.search.session import CHECKED
-from stormdrop.search.tune import versions
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule

@@ -10,7 +10,6 @@ from benchmarks.reuse.table import ModelWorth, Table, recipient_id
 from stormdrop import zoo
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.in_model import REVERTED, accept
-from stormdrop.driver.model_build import suited
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
@@ -42,7 +41,7 @@ def partition_of(name: str) -> Partition:
 
 def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
     """The network of a model, with the tasks that take at least `share` of its estimated time."""
-    own = suited(target, parts)
+    own = target.with_weights(parts.constant_bytes)
     seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
     least = share * sum(seconds.values())
     found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
@@ -67,7 +66,7 @@ def worth_in_model(name: str, target: Cpu, table: Table) -> ModelWorth:
     turns, and kernels that make the model slower are reverted.
     """
     parts = partition_of(name)
-    own = suited(target, parts)
+    own = target.with_weights(parts.constant_bytes)
     tasks: list[TunedTask] = []
     for use in parts.tasks:
         best = table.best.get(recipient_id(use.task.digest, own.is_cold))

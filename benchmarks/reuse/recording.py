@@ -4,7 +4,6 @@
     donors    winners of other recipients are re-fitted and timed in turns; the best known duels the default
     reuse     `only`: every recipient is searched from donors, with its models held out; tasks with something to gain
               are also searched as `seed` and, for comparison, as `again`
-    zero      every recipient takes what compiling would take unmeasured, with its models held out; this is timed
     long      `long`: tasks with something to gain are searched without donors, with many trials
     model     every model with the best known schedules against the same with defaults, in turns
 
@@ -27,18 +26,17 @@ from benchmarks.reuse.held_out import HeldOutStores, keep_trials
 from benchmarks.reuse.networks import Network, worth_in_model
 from benchmarks.reuse.table import Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
 from benchmarks.reuse.turns import Turns, in_turns
-from benchmarks.reuse.zero import Choose, Learn
-from stormdrop.errors import RunError, ScheduleError, StormdropError
+from stormdrop.errors import ScheduleError, StormdropError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
 from stormdrop.reservoir.donors import Kinship, kinship
-from stormdrop.reservoir.record import DONOR, Record
+from stormdrop.reservoir.record import DONOR, Record, versions
 from stormdrop.reservoir.store import Store
 from stormdrop.search.events import Event, NewBest
 from stormdrop.search.reuse import MOST_DONORS
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.tools import Measures
-from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune import tune
 from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
@@ -391,34 +389,6 @@ class Recorder:
                 again = [s for s in self._refitted(donor, recipient) if mark_of(s) in wanted]
                 found |= {s: f"donor {link.donor}" for s in again if s not in found}
         return found
-
-    # ---- zero measurement ------------------------------------------------------------------------------------------
-
-    def zero(self, learn: Learn, folder: Path) -> None:
-        """`folder` is for temporary stores."""
-        stores = HeldOutStores(self.table, self._tasks, self._target, self._trials, folder)
-        choosers: dict[tuple[frozenset[str], bool], Choose] = {}
-
-        def decide(recipient: Recipient) -> str:
-            key = self.table.families(recipient), recipient.is_cold
-            if key not in choosers:
-                with stores.store_for(recipient) as store:
-                    choosers[key] = learn(store, self.target_of(recipient))
-            return self._take_unmeasured(recipient, choosers[key](self._tasks[recipient.id]))
-
-        todo = [r for r in self.recipients if r.id in self.table.links and r.id not in self.table.unmeasured]
-        self._each("zero", todo, decide)
-
-    def _take_unmeasured(self, recipient: Recipient, schedule: Schedule | None) -> str:
-        if schedule is None or schedule == self.default_of(recipient):
-            self._append({"kind": "unmeasured", "id": recipient.id, "ratio": None})
-            return "default"
-        turns = self._in_turns(recipient, [schedule], WINNER_LOADS, WINNER_ROUNDS)
-        if schedule in turns.failures:
-            raise RunError(turns.failures[schedule])
-        ratio = turns.ratio(schedule)
-        self._append({"kind": "unmeasured", "id": recipient.id, "ratio": ratio, "schedule": schedule.to_json()})
-        return f"{1 / ratio:.3f} times the default's speed"
 
     def models(self, names: Sequence[str]) -> None:
         for name in names:

@@ -5,7 +5,6 @@
     curves      the improvements of a recipient's searches and its best known schedule, timed in turns with each other
     donors      the re-fitted winners of other tasks, timed in turns with the recipient's default
     duel        the best known schedule of a recipient against its default, measured anew
-    unmeasured  the schedule that a recipient takes unmeasured where its models are held out, timed afterwards
     model       a whole model with the best known schedules against the same with defaults, in turns
 
 Times are ratios to the default schedule, timed in the same turns; below 1 is faster. A table is only appended to: a
@@ -233,8 +232,6 @@ class Table:
     """By recipient and mark: ratios that were timed in the turns of its row `curves`; None: it failed there."""
     improvements: dict[str, dict[str, Schedule]] = field(default_factory=dict[str, dict[str, Schedule]])
     """By recipient and mark: the schedules of its searches' curves."""
-    unmeasured: dict[str, float | None] = field(default_factory=dict[str, float | None])
-    """By recipient: the ratio of the schedule that is taken unmeasured; None where that is the default."""
     models: dict[str, ModelWorth] = field(default_factory=dict[str, ModelWorth])
     machine: str = ""
     _families: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
@@ -288,8 +285,6 @@ class Table:
                 self.best[id] = best
                 self.tried[id] = self.tried.get(id, frozenset()) | set(row["tried"])
                 self.default_seconds[id] = seconds
-            case "unmeasured":
-                self.unmeasured[id] = row["ratio"]
             case other:
                 raise ValueError(f"a row of the kind {other!r}")
 

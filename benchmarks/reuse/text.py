@@ -16,7 +16,6 @@ from benchmarks.reuse.figures import (
     model_values,
     pool_curve,
     task_values,
-    zero,
 )
 from benchmarks.reuse.table import SearchKind, Table
 
@@ -111,26 +110,10 @@ def _gain_line(found: Gain) -> str:
     return f"{told}{long}. Geometric means over them; what never gets there counts as the whole budget."
 
 
-def zero_text(table: Table) -> str:
-    found = zero(table)
-    lines = ["| held-out model | unmeasured, speed | best known | share of its gain | changed tasks |"]
-    lines += ["|---|---:|---:|---:|---:|"]
-    for z in found:
-        share = "" if z.share is None else f"{z.share:.0%}"
-        lines.append(f"| {z.model} | {z.speed:.3f} | {z.best:.3f} | {share} | {z.taken} of {z.tasks} |")
-    if found:
-        means = geometric_mean(z.speed for z in found), geometric_mean(z.best for z in found)
-        shares = [z.share for z in found if z.share is not None]
-        mean = f"{sum(shares) / len(shares):.0%}" if shares else ""
-        lines.append(f"| geometric mean ({len(found)}) | {means[0]:.3f} | {means[1]:.3f} | {mean} | |")
-    return "\n".join(lines) if found else ""
-
-
 PARTS: dict[str, Callable[[Table], str]] = {
     "value": value_text,
     "matrix": matrix_text,
     "gain": gain_text,
-    "zero": zero_text,
 }
 
 

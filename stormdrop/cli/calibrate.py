@@ -25,10 +25,10 @@ Examples:
 def calibrate(
     models: tuple[str, ...], reset: bool, fresh: bool, store_path: str | None, threads: int | None, as_json: bool
 ) -> None:
-    """Fit the estimate of kernels to this machine: it picks default schedules, and what a search tries first.
+    """Fit the estimate of kernels to this machine: it picks default schedules, and the first candidates of a search.
 
     Rates are measured (see `stormdrop peak`). Coefficients are fitted to the trials of this machine in the store, and
-    kept only if they order programs better of tasks that the fit has not seen.
+    kept only if they order programs of tasks outside the fit better.
     """
     from stormdrop.cli.op import open_store
     from stormdrop.driver.calibrate import calibrate

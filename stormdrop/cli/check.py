@@ -1,9 +1,11 @@
-"""`stormdrop check` and `bench`: a model beside another runtime, for what it computes and for how fast."""
+"""`stormdrop check` and `bench`: a model compared with another runtime, in results and in speed."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import MixedSized, Sized, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.show_hint import print_show_hint
+from stormdrop.cli.sizes import Sized, judged_at, models_of, one_or_sizes, refuse_no_size, sizes_of
 from stormdrop.cli.source import (
     Opened,
     Source,
@@ -21,29 +24,37 @@ from stormdrop.cli.source import (
     source_options,
     taken_option,
 )
-from stormdrop.report.console import notes, results, say
-from stormdrop.report.text import name_text
+from stormdrop.report.console import block, notes, results, say
+from stormdrop.report.text import name_text, threads_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from rich.status import Status
 
+    from stormdrop.compare.exact import CheckedOutput
     from stormdrop.compare.oracle import Oracle
-    from stormdrop.compare.steady import Loops
     from stormdrop.runtime.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
-    # At a size: who knows its results, and the inputs that are constants.
-    Judged = Iterator[tuple[Sized | MixedSized, Oracle, Arrays]]
+    # At a size: the oracle of its results, and the inputs that are constants.
+    Judged = Iterator[tuple[Sized, Oracle, Arrays]]
 
 ORACLES = ("onnxruntime", "reference")
 PEERS = ("onnxruntime",)
 TOLERANCE = 1e-3
-"""As in `stormdrop.compare.oracle`, which is not imported for the sake of `--help`."""
+"""The default tolerance of `stormdrop.compare.oracle`, which is not imported for the sake of `--help`."""
+ABSOLUTE = 1e-8
+"""The default absolute tolerance of the same module."""
+F64_SECONDS = 120.0
 SECONDS = 3.0
 PROFILED = 50
 RESTLESS = 0.2
 """The middle half of all runs is closer together than this on a machine to itself."""
+
+
+def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise click.BadParameter("give 0 or more, such as 1e-8", ctx, param)
+    return value
 
 
 def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
@@ -67,7 +78,7 @@ Examples:
 @click.option(
     "--against",
     type=click.Choice(ORACLES),
-    help="Whose results are right.  [default: onnxruntime if installed, else reference]",
+    help="The side with the right results.  [default: onnxruntime if installed, else reference]",
 )
 @click.option(
     "--tolerance",
@@ -77,16 +88,30 @@ Examples:
     help="Largest error allowed, as a share of the output's largest magnitude.  "
     f"[default: {TOLERANCE}; with --precision tf32 and fp16 0.016, with bf16 0.06]",
 )
+@click.option(
+    "--absolute",
+    type=float,
+    callback=_not_negative,
+    default=ABSOLUTE,
+    show_default=True,
+    metavar="A",
+    help="Errors up to this are right at any magnitude of the output.",
+)
+@options.duration(
+    "--f64-time",
+    told="Most time for the reference in f64, which judges outputs outside the tolerance.  [default: 2m]",
+    default=F64_SECONDS,
+)
 @input_options
 @taken_option
-@options.fallback
 @options.on_models
 def check(
     source: Source,
     compiled: str | None,
     against: str | None,
-    fallback: str | None,
     tolerance: float | None,
+    absolute: float,
+    f64_time: float,
     given: tuple[str, ...],
     seed: int,
     taken: str | None,
@@ -96,10 +121,11 @@ def check(
 ) -> None:
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
 
-    The exit code is 1 if one of them is too far off. Whole numbers and truth values must be equal, NaNs and infinities
-    where they are expected. With --fallback the judge is ONNX's reference evaluator.
+    Integers and truth values must be equal; NaNs and infinities must match. Outputs outside the tolerance are also
+    compared with a reference in f64: the other side may be less exact, or the inputs ill-conditioned. The exit code is
+    1 if an output is wrong. Parts that run in onnxruntime are judged by it too; with --against reference ONNX's
+    reference evaluator judges a model in parts.
     """
-    from stormdrop.compare.oracle import agreements
     from stormdrop.report.versus import check_json, print_check
     from stormdrop.target.accuracy import network_tolerance
 
@@ -107,29 +133,81 @@ def check(
         _, _, precision = (target_name or "").partition("/")
         tolerance = max(TOLERANCE, network_tolerance(precision))
     if source.is_compiled:
-        source.open()  # says what is needed
-    if fallback is not None and (against == fallback or compiled is not None):
-        raise click.UsageError(f"{fallback} cannot judge what it runs itself, and no compiled file needs it")
+        source.open()  # raises an error with the remedy
     trees: list[dict[str, Any]] = []
-    if fallback is not None:
-        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
-        judges = _judged_mixed(source, sizes)
-    else:
-        judges = _judged(source, sizes_of(source, given, seed, compiled, target_name, threads, taken), against, threads)
+    following: list[tuple[int, str]] = []
+    judges = _judged(source, sizes_of(source, given, seed, compiled, target_name, threads, taken), against, threads)
     for sized, oracle, bound in judges:
         model, arrays = sized.make().model, sized.arrays
+        expected = judged_at(sized, partial(oracle.run, {**arrays, **bound}))
+        if expected is None:
+            continue
         found = model.run(arrays)
-        expected = oracle.run({**arrays, **bound})
-        judged = agreements([p.name for p in model.outputs], found, expected, tolerance)
+        checked = _checked(
+            sized, oracle, {**arrays, **bound}, _judgeable(model), found, expected, tolerance, absolute, f64_time
+        )
         head = {"model": source.model, "threads": model.threads, "against": oracle.told}
-        trees.append({**head, "seed": None if given else seed, **check_json(judged, tolerance)})
+        trees.append({**head, "seed": None if given else seed, **check_json(checked, tolerance, absolute)})
         if not as_json:
             inputs = "the given inputs" if given else f"random inputs{sized.shown}, seed {seed}"
-            print_check(results(), source.model, oracle.told, judged, inputs)
+            print_check(results(), source.model, oracle.told, checked, inputs)
+        following.append(_following(source, sized, oracle, checked, None if given else seed))
+    refuse_no_size(trees)
     if as_json:
         options.print_json(one_or_sizes(trees))
+    elif following:
+        _, command = min(following, key=lambda rank_and_command: rank_and_command[0])
+        block(results(), f"next: {command}")
     if not all(tree["ok"] for tree in trees):
         raise SystemExit(1)
+
+
+def _checked(
+    sized: Sized,
+    oracle: Oracle,
+    inputs: Arrays,
+    names: list[str],
+    found: Arrays,
+    expected: Arrays,
+    tolerance: float,
+    absolute: float,
+    seconds: float,
+) -> list[CheckedOutput]:
+    """Returns the outputs compared with the other side and, outside the tolerance, with the f64 reference."""
+    from stormdrop.compare.exact import CheckedOutput, ExactReference, ShakenPeer, judged
+    from stormdrop.compare.oracle import agreements
+
+    beside = agreements(names, found, expected, tolerance, absolute)
+    if all(a.ok for a in beside) or sized.opened is None:
+        return [CheckedOutput(a) for a in beside]
+    if sized.opened.mixed is not None:  # onnxruntime has a part of the graph
+        say(notes(), f"outside the tolerance: {oracle.told} runs on rounded inputs, for comparison")
+        return judged(beside, found, expected, ShakenPeer(oracle.run, inputs), lambda text: say(notes(), text))
+    say(notes(), f"outside the tolerance: the reference in f64 judges, for at most {seconds:g} s (--f64-time)")
+    reference = ExactReference(sized.opened.graph, sized.arrays, seconds)
+    return judged(beside, found, expected, reference, lambda text: say(notes(), text))
+
+
+def _following(
+    source: Source, sized: Sized, oracle: Oracle, checked: list[CheckedOutput], seed: int | None
+) -> tuple[int, str]:
+    """Returns the next command at a size and its rank.
+
+    The command is the reference as judge, a look at the model, other inputs, or a race.
+    """
+    from stormdrop.compare.oracle import Reference
+
+    conclusions = {c.conclusion for c in checked}
+    shapes = {k: a.shape for k, a in sized.arrays.items()} if sized.told else source.shapes
+    words = [source.model, *options.shape_arguments(shapes)]
+    model = shlex.join([*words, *(word for text in source.bound for word in ("--bind", text))])
+    if "wrong" in conclusions:
+        is_last = isinstance(oracle, Reference) or sized.opened is None or sized.opened.mixed is not None
+        return 0, f"stormdrop show {model}" if is_last else f"stormdrop check {model} --against reference"
+    if "ill-conditioned" in conclusions:
+        other = "--input FILE.npz, with other inputs" if seed is None else f"--seed {seed + 1}"
+        return 1, f"stormdrop check {model} {other}"
+    return 2, f"stormdrop bench {model}"
 
 
 def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads: int | None) -> Judged:
@@ -139,27 +217,34 @@ def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads
     for sized in sizes:
         opened = sized.opened or source.open()
         if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
-            oracle = _oracle(opened, against, threads)
+            oracle = _oracle(opened, against, threads, is_first=oracle is None)
         yield sized, oracle, opened.bound
 
 
-def _judged_mixed(source: Source, sizes: Iterable[MixedSized]) -> Judged:
-    """onnxruntime cannot judge what it runs itself."""
-    from stormdrop.compare.inputs import read_bound
-    from stormdrop.compare.oracle import OnnxReference
+def _judgeable(model: Model) -> list[str]:
+    """Returns the outputs that hold numbers. Texts and sequences are computed by onnxruntime alone."""
+    from stormdrop.driver.mixed import ForeignPort
 
-    for sized in sizes:
-        yield sized, OnnxReference(source.onnx), read_bound(source.bound)
+    foreign = [p for p in model.outputs if isinstance(p, ForeignPort)]
+    for port in foreign:
+        say(notes(), f"the output {name_text(port.name)} ({port.type}) is of onnxruntime, and is not compared")
+    return [p.name for p in model.outputs if p not in foreign]
 
 
-def _oracle(opened: Opened, against: str | None, threads: int | None) -> Oracle:
-    from stormdrop.compare.oracle import OnnxRuntime, Reference, has_onnxruntime
+def _oracle(opened: Opened, against: str | None, threads: int | None, is_first: bool) -> Oracle:
+    """Returns the other side of the comparison. Only the first of several sizes prints notes."""
+    from stormdrop.compare.oracle import OnnxReference, OnnxRuntime, Reference, has_onnxruntime
     from stormdrop.runtime.threads import thread_count
 
+    if opened.mixed is not None and against == "reference":
+        return OnnxReference(opened.onnx)
+    if opened.mixed is not None and is_first:
+        say(notes(), "onnxruntime judges the whole model: the parts that it runs itself are right by definition")
     if against == "onnxruntime" or (against is None and has_onnxruntime()):
         return OnnxRuntime(opened.onnx, thread_count(threads))
-    why = "" if against else "onnxruntime is not installed; "
-    say(notes(), f"{why}comparing with the reference interpreter, which takes minutes for a large model")
+    if is_first:
+        why = "" if against else "onnxruntime is not installed; "
+        say(notes(), f"{why}comparing with the reference interpreter, which takes minutes for a large model")
     return Reference(opened.graph)
 
 
@@ -215,20 +300,21 @@ def bench(
     """Time whole runs of a MODEL (an ONNX file, zoo:NAME, or a compiled .sd file), NumPy arrays in and out.
 
     Each side runs in a process of its own, in steady loops that alternate; medians are compared. A call after a rest
-    and CPU time are printed beside them.
+    and CPU time are printed beside them. A model with a part in onnxruntime is compiled again in its process.
     """
     from stormdrop.compare.steady import Side, steady
+    from stormdrop.driver.mixed import MixedModel
     from stormdrop.report.versus import bench_json, print_bench, print_profile
     from stormdrop.runtime.open_model import load_compiled
     from stormdrop.runtime.pool_settings import PoolSettings
     from stormdrop.runtime.threads import thread_count
 
     pool: dict[str, Any] = {k: v for k, v in (("spin", spin), ("affinity", affinity)) if v is not None}
-    if pool:  # what is wrong is told before anything is compiled
+    if pool:  # a fault is reported before anything is compiled
         with options.wrong_usage():
             PoolSettings.of(threads, spin, affinity).cpus()
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--repeats and --seconds both say how long: give one of them")
+        raise click.UsageError("--repeats and --seconds exclude each other: give either")
     if source.is_compiled and (against is not None or compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
     trees: list[dict[str, Any]] = []
@@ -236,30 +322,37 @@ def bench(
         made = sized.make()
         model, arrays, opened = made.model, sized.arrays, sized.opened
         model.run(arrays)  # a model with open dimensions is compiled for these
-        image = models_of(model)[-1].image
-        settings = {"stormdrop": "; ".join([made.told, image.units, *(f"{k} {v}" for k, v in pool.items())])}
-        peer_threads = thread_count(threads) if image.is_for_gpu else model.threads
+        native = models_of(model)[-1]
+        is_mixed = any(isinstance(m, MixedModel) for m in models_of(model))
+        is_for_gpu = not is_mixed and native.image.is_for_gpu
+        units = threads_text(model.threads) if is_mixed else native.image.units
+        settings = {"stormdrop": "; ".join([made.told, units, *(f"{k} {v}" for k, v in pool.items())])}
+        peer_threads = thread_count(threads) if is_for_gpu else model.threads
         with TemporaryDirectory() as folder:
-            file = Path(folder) / "model.sd"
-            model.save(file)
-            if pool:
-                model = load_compiled(file, model.threads, **pool)
-            where = {"ordinal": models_of(model)[-1].ordinal} if image.is_for_gpu else {}
-            sides = {"stormdrop": Side("stormdrop", file, model.threads, arrays, {**pool, **where})}
+            if is_mixed and opened is not None:  # no file holds it: the process compiles it again
+                told_there = {**source.settings(taken), "fallback": "onnxruntime", **pool}
+                side = Side("mixed", _onnx_file(opened, folder), model.threads, arrays, told_there)
+            else:
+                file = Path(folder) / "model.sd"
+                model.save(file)
+                if pool:
+                    model = load_compiled(file, model.threads, **pool)
+                where = {"ordinal": native.ordinal} if is_for_gpu else {}
+                side = Side("stormdrop", file, model.threads, arrays, {**pool, **where})
+            sides = {"stormdrop": side}
             if against is not None and opened is not None:
                 all_arrays = {**arrays, **opened.bound}
-                settings["onnxruntime"] = _doubt(opened, model, peer_threads, arrays, all_arrays)
+                doubt = partial(_doubt, opened, model, peer_threads, arrays, all_arrays)
+                if (peer := judged_at(sized, doubt)) is None:
+                    continue
+                settings["onnxruntime"] = peer
                 sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), peer_threads, all_arrays)
             if as_json:
                 for name, told in settings.items():
                     say(notes(), f"{name}: {told}")
             with notes().status("timing") as status:
-
-                def timed(neighbours: int, sides: dict[str, Side] = sides, status: Status = status) -> dict[str, Loops]:
-                    told = status.update
-                    return steady(sides, seconds, repeats=repeats, warm_up=warm_up, busy=neighbours, tell=told)
-
-                times, beside = timed(0), {count: timed(count) for count in dict.fromkeys(busy)}
+                timed = partial(steady, sides, seconds, repeats=repeats, warm_up=warm_up, tell=status.update)
+                times, beside = timed(), {count: timed(busy=count) for count in dict.fromkeys(busy)}
         spreads = {name: t.runs.spread for name, t in times.items()}
         restless = max(spreads, key=spreads.__getitem__)
         if spreads[restless] > RESTLESS:
@@ -268,15 +361,18 @@ def bench(
         tree = bench_json(source.model, model.threads, times, beside)
         trees.append(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
         if not as_json:
-            print_bench(results(), f"{source.model}{sized.shown}", image.units, times, beside, settings)
+            print_bench(results(), f"{source.model}{sized.shown}", units, times, beside, settings)
             if kernels is not None:
                 print_profile(results(), kernels)
+                shapes = {name: array.shape for name, array in arrays.items()} if made.is_open else None
+                print_show_hint(results(), source, kernels.by_task().shown_id, shapes)
+    refuse_no_size(trees)
     if as_json:
         options.print_json(one_or_sizes(trees))
 
 
 def _onnx_file(opened: Opened, folder: str) -> Path:
-    """The model as a file for another process."""
+    """Returns the model as a file for another process."""
     if isinstance(opened.onnx, str):
         return Path(opened.onnx)
     path = Path(folder) / "model.onnx"
@@ -285,11 +381,14 @@ def _onnx_file(opened: Opened, folder: str) -> Path:
 
 
 def _doubt(opened: Opened, model: Model, threads: int, arrays: Arrays, all_arrays: Arrays) -> str:
-    """Speed is worth nothing where results are wrong: say so before it is measured. Returns the peer's settings."""
+    """Warns of wrong results before speed is measured, since the speed of wrong results is meaningless.
+
+    Returns the peer's settings.
+    """
     from stormdrop.compare.oracle import OnnxRuntime, agreements
 
     peer = OnnxRuntime(opened.onnx, threads)
-    judged = agreements([p.name for p in model.outputs], model.run(arrays), peer.run(all_arrays))
+    judged = agreements(_judgeable(model), model.run(arrays), peer.run(all_arrays))
     for a in judged:
         if not a.ok:
             told = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"

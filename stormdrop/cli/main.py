@@ -1,6 +1,6 @@
 """The command line: results on stdout, progress on stderr; exit 0 done, 1 failed, 2 wrong usage, 130 aborted.
 
-Each command imports what it needs when it runs, so that `--help` is quick.
+Each command imports its modules when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Examples:
   stormdrop tune resnet50.onnx --time 5m               find faster kernels
   stormdrop compile resnet50.onnx                      writes resnet50.sd
   stormdrop show resnet50.onnx t3 --as asm             a kernel's machine code
-  stormdrop op C2D 1 56 56 64 64 3 1 1                 one convolution
-  stormdrop op GMM 1 512 512 512 --time 30s --plot progress.png
+  stormdrop op conv2d 1 56 56 64 64 3 1 1              one convolution
+  stormdrop op matmul 512 512 512 --time 30s --plot progress.png
 """
 _SECTIONS = {
     "Models": ("info", "bench", "check", "tune", "compile", "run", "show", "zoo"),
@@ -35,7 +35,9 @@ ABORTED = 130  # 128 + SIGINT, as shells have it
 
 
 class _Commands(click.Group):
-    """Turns our own errors into one line and exit code 1, Ctrl-C into 130; anything else keeps its traceback."""
+    """The group of commands. Our own errors become one line and exit code 1, Ctrl-C 130; other errors keep their
+    traceback.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -54,7 +56,7 @@ class _Commands(click.Group):
             raise SystemExit(ABORTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What most people come for first."""
+        """Writes the sections of commands, the most used commands first."""
         for title, names in _SECTIONS.items():
             found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
             rows = [(name, command.get_short_help_str(formatter.width)) for name, command in found]
@@ -65,11 +67,12 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
+        ctx.meta[options.ARGUMENTS] = tuple(args)
         return name, command.load() if isinstance(command, _Elsewhere) else command, rest
 
 
 class _Elsewhere(click.Command):
-    """A command whose module is imported only when it is called: the help of all commands does without it."""
+    """A command with a module that is imported only by a call: the help of all commands does without it."""
 
     def __init__(self, name: str, module: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
@@ -87,11 +90,12 @@ def main(ctx: click.Context) -> None:
     """Make an ONNX model fast on the machine you have.
 
     A model is cut into kernels, and these become native code: well chosen at once, and faster after some minutes of
-    tuning. What is measured is kept and used again. A MODEL is an ONNX file, or zoo:NAME for one of the networks that
-    `stormdrop zoo ls` lists.
+    tuning. Measurements are kept and used again. A MODEL is an ONNX file, or zoo:NAME for a network of `stormdrop zoo
+    ls`.
     """
-    from stormdrop.report.logs import configure, silence
+    from stormdrop.report.logs import configure, silence, warnings_as_notes
 
+    ctx.with_resource(warnings_as_notes())
     if ctx.obj is None:
         configure()
     ctx.call_on_close(silence)
@@ -130,15 +134,17 @@ Examples:
 @options.threads
 @options.as_json
 def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
-    """Measure what this machine can do at best: multiply-adds, and bandwidth of every cache level and of memory."""
+    """Measure the peak of this machine: multiply-adds, and bandwidth of every cache level and of memory."""
     if (target_name or "host") != "host":
         _gpu_peak(target_name or "", fresh, as_json)
         return
     from stormdrop.report.machine import print_peak
     from stormdrop.runtime.host import detect
     from stormdrop.runtime.peak import measure_peak
+    from stormdrop.runtime.threads import warn_if_crowded
 
     target = detect(threads)
+    warn_if_crowded(target.threads)
     found = measure_peak(target, fresh)
     if as_json:
         click.echo(found.to_json())
@@ -175,7 +181,7 @@ Examples:
 @options.threads
 @options.as_json
 def doctor(target_name: str | None, threads: int | None, as_json: bool) -> None:
-    """Check this installation: build and run one kernel, and say what is wrong if anything is."""
+    """Check this installation: build and run one kernel, and print the fault if there is one."""
     from stormdrop.driver.doctor import diagnose
     from stormdrop.report.machine import print_diagnosis
 

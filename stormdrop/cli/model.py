@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.sizes import MixedSized, Sized, compile_sizes, mixed_size, models_of, one_or_sizes, sizes_of
+from stormdrop.cli.sizes import compile_sizes, models_of, one_or_sizes, sizes_of
 from stormdrop.cli.source import (
     Source,
-    chosen_for,
+    choices_for,
     compile_model,
     input_options,
     source_options,
     taken_option,
 )
 from stormdrop.driver import COMPILED
+from stormdrop.errors import UserError
+from stormdrop.ir.shape import shape_text
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import bytes_text, clean, counted, span_text
+from stormdrop.report.text import bytes_text, clean, counted, name_text, span_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stormdrop.driver.choose import Choice
     from stormdrop.graph.partition import Partition, TaskUse
     from stormdrop.report.model import Listed
-    from stormdrop.space.offer import Taken
     from stormdrop.space.rules import Rule
-    from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
 LIBRARY = ".so"
@@ -48,10 +52,10 @@ Examples:
 """,
 )
 @source_options
-@click.option("--passes", is_flag=True, help="Print the graph as imported, and what every pass changes of it.")
+@click.option("--passes", is_flag=True, help="Print the graph as imported, and the changes by every pass.")
 @options.on_models
 def info(source: Source, passes: bool, target_name: str | None, threads: int | None, as_json: bool) -> None:
-    """Say what a MODEL is made of: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
+    """Show the contents of a MODEL: inputs, outputs, operators, and the tasks it is cut into. Nothing is compiled.
 
     MODEL is an ONNX file, zoo:NAME, or a file that `stormdrop compile` wrote.
     """
@@ -60,7 +64,7 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
             raise click.UsageError("--passes prints text, of a model that is not compiled yet")
         from stormdrop.report.passes import passes_text
 
-        for line in passes_text(source.open().graph):
+        for line in passes_text(source.open_somewhere().graph):
             click.echo(line)
         return
     if source.is_compiled:
@@ -75,23 +79,26 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
 
         options.show(as_json, one_or_sizes(trees), print_images)
         return
-    from stormdrop.driver.model_build import memory_of, suited
-    from stormdrop.report.model import model_json, print_model
+    from stormdrop.driver.model_build import memory_of
+    from stormdrop.report.model import model_json, open_json, parts_json, print_model
 
-    opened = source.open()
+    opened = source.open_somewhere()
     parts = opened.parts
-    target = suited(options.machine(target_name, threads), parts)
+    target = options.machine(target_name, threads).with_weights(parts.constant_bytes)
     kernels, arena_bytes = memory_of(parts, target)
     listed = _listed(parts, target, source.rules)
     tree = model_json(source.model, opened.graph, listed, kernels, arena_bytes, target.threads)
+    if opened.mixed is not None:
+        tree |= parts_json(opened.mixed)
+    tree |= open_json(opened.declared, opened.chosen)
     options.show(as_json, tree, lambda console: print_model(console, tree, listed))
 
 
 def _listed(parts: Partition, target: Target, rules: tuple[Rule, ...], taken: str | None = None) -> tuple[Listed, ...]:
     from stormdrop.report.model import Listed
 
-    chosen = chosen_for(parts, target, taken, rules)
-    return tuple(Listed(use, chosen.settled(use.task)[1]) for use in parts.tasks)
+    choose = choices_for(parts, target, taken, rules)
+    return tuple(Listed(use, choose(use.task)) for use in parts.tasks)
 
 
 @click.command(
@@ -123,13 +130,12 @@ def compile(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Make native code of a MODEL (an ONNX file or zoo:NAME) for this machine and write it to a file.
+    """Compile a MODEL (an ONNX file or zoo:NAME) to native code for this machine and write it to a file.
 
-    Kernels are built as tuning has decided; of the others, those as a related task's that are predicted to be enough
-    faster so than by default; all others by the analytic default.
+    Kernels with a verdict of tuning use its schedule, all other kernels the analytic default.
     """
     from stormdrop.export.c_library import export_library
-    from stormdrop.report.model import image_rows, shape_text
+    from stormdrop.report.model import image_rows
 
     path = Path(source.stem + COMPILED) if output is None else output
     if path.suffix not in (COMPILED, LIBRARY):
@@ -145,10 +151,12 @@ def compile(
         raise click.UsageError(
             f"a C library runs on the CPU: with --target {target_name} give -o a name ending in {COMPILED}"
         )
-    if source.sizes:
-        made = compile_sizes(source, target_name, threads, taken)
-    else:
-        made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
+    source = replace(source, fallback=None)
+    with _for_a_file(source):
+        if source.sizes:
+            made = compile_sizes(source, target_name, threads, taken)
+        else:
+            made = compile_model(source.open(), options.machine(target_name, threads), taken, source.rules)
     images = [model.image for model in models_of(made.model)]
     image = images[-1]
     began = time.perf_counter()
@@ -166,7 +174,6 @@ def compile(
                 "threads": image.threads,
                 "tasks": made.tasks,
                 "stored_tasks": made.stored,
-                "reused_tasks": made.reused,
                 "kernels": len(image.calls),
                 "weights_bytes": image.weights_bytes,
                 "arena_bytes": image.arena_bytes,
@@ -185,6 +192,20 @@ def compile(
     print_pairs(console, [*rows, *image_rows(image), ("schedules", made.told), ("spent", spent)])
 
 
+@contextmanager
+def _for_a_file(source: Source) -> Generator[None]:
+    """Adds to the error of a model that needs another runtime that no file has one."""
+    from stormdrop.driver.fallback import REFUSALS
+
+    try:
+        yield
+    except UserError as error:
+        if not isinstance(error, REFUSALS) and not isinstance(error.__cause__, REFUSALS):
+            raise
+        told = "no saved file or C library can hold it: `stormdrop run` and sd.compile run it with onnxruntime"
+        raise UserError(f"{error}; {told}") from error
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -198,22 +219,20 @@ Examples:
 @input_options
 @options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
 @taken_option
-@options.fallback
 @options.on_models
 def run(
     source: Source,
     given: tuple[str, ...],
     seed: int,
     output: Path | None,
-    fallback: str | None,
     taken: str | None,
     target_name: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Run a MODEL once (an ONNX file, zoo:NAME, or a compiled .sd file) and say what comes out.
+    """Run a MODEL once (an ONNX file, zoo:NAME, or a compiled .sd file) and summarise its outputs.
 
-    Without --input floats are standard normal, and whole numbers and truth values 0 or 1.
+    Without --input floats are standard normal, truth values 0 or 1, and integers in the range that the model uses.
     """
     from stormdrop.compare.inputs import saved, saved_alone
     from stormdrop.files import replacing
@@ -221,18 +240,15 @@ def run(
 
     if output is not None:
         options.refuse_unwritable(output)
-    sizes: list[Sized] | list[MixedSized]
-    if fallback is not None:
-        sizes = [mixed_size(source, given, seed, threads, taken, fallback)]
-    else:
-        sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken))
+    sizes = list(sizes_of(source, given, seed, None, target_name, threads, taken, is_one=True))
     if output is not None and len(sizes) > 1:
         raise click.UsageError("--output takes the outputs of one size: give --shapes or --input")
     for sized in sizes:
-        if sized.opened is not None:  # told before anything is compiled
-            _refuse_one_array(output, len(sized.opened.graph.outputs))
+        if sized.opened is not None:  # raised before anything is compiled
+            _refuse_one_array(output, sized.opened.output_count)
     if not given and any(sized.arrays for sized in sizes):
-        say(notes(), f"inputs are random, seed {seed}: floats standard normal, others 0 or 1; --input gives real ones")
+        kinds = "floats standard normal, integers from the range that the model uses"
+        say(notes(), f"inputs are random, seed {seed}: {kinds}; --input gives real ones")
     trees: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for sized in sizes:
@@ -240,6 +256,7 @@ def run(
         _refuse_one_array(output, len(model.outputs))
         outputs = model.run(sized.arrays)
         if output is not None:
+            _refuse_other_values(outputs)
             data, names = (saved_alone(outputs), {}) if output.suffix == ".npy" else saved(outputs)
             with replacing(output) as write:
                 write(memoryview(data))
@@ -267,6 +284,13 @@ def _refuse_one_array(output: Path | None, count: int) -> None:
         raise click.UsageError(f"{told}: give --output a name that ends in .npz")
 
 
+def _refuse_other_values(outputs: Mapping[str, Any]) -> None:
+    """Raises UserError for texts and sequences, which onnxruntime may compute."""
+    for name, value in outputs.items():
+        if getattr(getattr(value, "dtype", None), "kind", "O") in "OUS":
+            raise UserError(f"the output {name_text(name)} is no array of numbers: leave out --output")
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -283,7 +307,7 @@ Examples:
     "parts",
     type=click.Choice(SHOWN),
     multiple=True,
-    help="What to print; may be repeated.  [default: schedule, loops]",
+    help="The form to print; may be repeated.  [default: schedule, loops]",
 )
 @taken_option
 @options.on_models
@@ -296,47 +320,45 @@ def show(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Show how a TASK of a MODEL is computed: as tuning has decided, as a related task is, unmeasured, or by default.
+    """Show the kernel of a TASK of a MODEL: its schedule by tuning, or by default.
 
     TASK is an id as `info` lists it, the beginning of a digest, the name of a node or value, or a part of a name or
     label.
     """
-    from stormdrop.driver.model_build import suited
     from stormdrop.report.model import find_task, print_tasks
 
     if task is None and parts:
         raise click.UsageError("--as is for one task: name it; without --as the tasks are listed")
-    rules, found = source.rules, source.open().parts
-    target = suited(options.machine(target_name, threads), found)
+    rules, found = source.rules, source.open_somewhere().parts
+    target = options.machine(target_name, threads).with_weights(found.constant_bytes)
     if task is None:
         listed = _listed(found, target, rules, taken)
         tree = {"model": source.model, "tasks": [t.to_json() for t in listed]}
         options.show(as_json, tree, lambda console: print_tasks(console, listed))
         return
     use = find_task(found, task)
-    settled = chosen_for(found, target, taken, rules).settled(use.task)
-    _show(use, settled, target, parts or SHOWN_UNASKED, as_json, rules)
+    choice = choices_for(found, target, taken, rules)(use.task)
+    _show(use, choice, target, parts or SHOWN_UNASKED, as_json, rules)
 
 
 def _show(
     use: TaskUse,
-    settled: tuple[Schedule | None, str, Taken | None],
+    choice: Choice,
     target: Target,
     parts: tuple[str, ...],
     as_json: bool,
     rules: tuple[Rule, ...],
 ) -> None:
-    from stormdrop.report.model import Listed, calls_text, print_sections, shapes_text
+    from stormdrop.driver.choose import Origin
+    from stormdrop.report.model import Listed, calls_text, print_sections
     from stormdrop.report.operator import code_sections, print_sketches, sketches_json
     from stormdrop.report.schedule import schedule_lines
     from stormdrop.runtime.building import program_of
     from stormdrop.space.default import default_schedule
 
-    stored, origin, taken = settled
-    schedule = stored or default_schedule(use.task, target, rules)
-    told = {"verdict": "as tuning has decided", "given": "the fastest trial, unproved"}.get(origin, "by default")
-    if taken is not None:
-        told = f"unmeasured, that of {taken.donor} ({origin}); predicted {taken.predicted:.2f}x over the default"
+    schedule = choice.schedule or default_schedule(use.task, target, rules)
+    by_origin = {Origin.VERDICT: "as tuning has decided", Origin.GIVEN: "the fastest trial, unproved"}
+    told = by_origin.get(choice.origin, "by default")
     levels = [level for level in ("loops", "llvm", "asm") if level in parts]
     code: list[tuple[str, str]] = []
     if levels:
@@ -344,14 +366,12 @@ def _show(
     if as_json:
         texts = {"task": str(use.task)} if "task" in parts else {}
         texts |= zip(levels, (text for _, text in code))
-        tree = Listed(use, origin).to_json()
-        if taken is not None:
-            tree |= {"donor": taken.donor, "predicted": taken.predicted}
+        tree = Listed(use, choice).to_json()
         tree |= {"threads": target.threads, "schedule": schedule.to_json(), "text": texts}
         options.print_json(tree | ({"sketches": sketches_json(use.task, target, rules)} if "sketch" in parts else {}))
         return
     console = results()
-    heading(console, f"{use.id}: {use.calls[0].label}, {shapes_text(use.calls[0])}, {target.units}")
+    heading(console, f"{use.id}: {use.calls[0].label}, {use.calls[0].shapes_text()}, {target.units}")
     called = counted(use.count, "time")
     print_pairs(console, [("called", called), ("for", calls_text(use)), ("digest", use.task.digest)])
     print_sections(console, [("task", str(use.task))] if "task" in parts else [])

@@ -25,29 +25,29 @@ DTYPES = ("f32", "bf16")
 
 
 class _OperatorCommand(click.Command):
-    """Lists the operators in its help; they import NumPy, so nothing else asks for them."""
+    """A command that lists the operators in its help only, since they import NumPy."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from stormdrop.ops.catalogue import OPERATORS
 
         super().format_help_text(ctx, formatter)
         formatter.width = max(formatter.width, 110)
-        width = max(len(" ".join(o.arguments)) for o in OPERATORS.values())
-        rows = (f"  {o.name}  {' '.join(o.arguments):{width}}  {o.note}" for o in OPERATORS.values())
+        alias, usage = (max(map(len, column)) for column in zip(*((o.alias, o.usage) for o in OPERATORS.values())))
+        rows = (f"  {o.alias:{alias}}  {o.name}  {o.usage:{usage}}  {o.note}" for o in OPERATORS.values())
         formatter.write_paragraph()
-        formatter.write_text("\b\nOperators and their arguments:\n" + "\n".join(rows))
+        formatter.write_text("\b\nOperators, their short names and arguments:\n" + "\n".join(rows))
 
 
 @click.command(
     cls=_OperatorCommand,
     epilog="""\b
 Examples:
-  stormdrop op C2D 1 14 14 256 256 3 1 1                     a storm, then droplets until they find no more
-  stormdrop op C2D 1 14 14 256 256 3 1 1 --time 30s          for half a minute; --trials 300: so many candidates
-  stormdrop op GMM 1 512 512 512 --default --show asm        no search: the analytic choice, its machine code
-  stormdrop op GMM 1 512 512 512 --search random --search storm+droplet --trials 200 --plot race.png
-  stormdrop op SFM 1024 1024 --threads 1 --json              for a script
-  stormdrop op GMM 1 512 512 512 --target cuda               on a GPU
+  stormdrop op conv2d 1 14 14 256 256 3 1 1                  a storm, then droplets until they find no more
+  stormdrop op conv2d 1 14 14 256 256 3 1 1 --time 30s       for half a minute; --trials 300: so many candidates
+  stormdrop op matmul 512 512 512 --default --show asm       no search: the analytic choice, its machine code
+  stormdrop op matmul 512 512 512 --search random --search storm+droplet --trials 200 --plot race.png
+  stormdrop op softmax 1024 1024 --threads 1 --json          for a script
+  stormdrop op matmul 512 512 512 --target cuda              on a GPU
 """,
 )
 @click.argument("name")
@@ -57,7 +57,7 @@ Examples:
     type=click.Choice(DTYPES),
     default="f32",
     show_default=True,
-    help="Of the inputs; products of bf16 (GMM, DEN, GMV, DOT) are summed and given as f32.",
+    help="Of the inputs; products of bf16 (matmul, bmm, matvec, dot) are summed and given as f32.",
 )
 @click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
 @click.option(
@@ -67,7 +67,7 @@ Examples:
     multiple=True,
     default=("storm+droplet",),
     show_default="storm+droplet",
-    help="How to search; several are run one after the other, each from nothing, and compared.",
+    help="The strategy; several are run one after the other, each from nothing, and compared.",
 )
 @options.count("--trials", "Candidates to measure at most.  [default: until droplets find no more, else 300]")
 @options.duration("--time", "seconds", told="Search for at most so long: 10, 30s, 5m.")
@@ -80,7 +80,7 @@ Examples:
     "--show",
     type=click.Choice(SHOWN),
     multiple=True,
-    help="What to print with the figures; may be repeated.  [default: loops]",
+    help="The text beside the figures; may be repeated.  [default: loops]",
 )
 @options.rule
 @options.on_models
@@ -105,14 +105,15 @@ def op(
 ) -> None:
     """Tune one operator and show its kernel: schedule, loops, time, share of the machine's peak.
 
-    Ctrl-C ends a search with what is known by then; a second one aborts.
+    Ctrl-C ends a search with its results so far; a second one aborts.
     """
     _refuse_contradictions(ctx, default_only, searches, as_json, show)
     rules = options.rules_with(own_rules)
-    from stormdrop.ops.catalogue import build
+    from stormdrop.ops.catalogue import build, resolve
 
     with options.wrong_usage():
-        task = build(name, args, dtype)
+        operator, sizes = resolve(name, args)
+        task = build(operator.name, sizes, dtype)
     if plot_path is not None:
         from stormdrop.report.plot import check_plot
 
@@ -125,7 +126,7 @@ def op(
     store = None if default_only else open_store(store_path)
     searched = () if default_only else searches
     machine = options.machine(target_name, threads)
-    plan = Plan(name.upper(), args, task, machine, searched, trials, seconds, seed, store, rules)
+    plan = Plan(operator.name, sizes, task, machine, searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and isinstance(plan.target, Cpu) and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
     report = measured(plan, console, quiet=options.log_options(ctx).verbosity > 0)
@@ -138,7 +139,7 @@ def op(
 
 
 def measured(plan: Plan, console: Console, quiet: bool) -> OperatorReport:
-    """Carry out a plan with a live view of it; `quiet`: none, the log says it all."""
+    """Runs a plan with a live view of it; with `quiet` there is no view, since the log contains everything."""
     from stormdrop.driver.operator import PeakWatch, known, measure_operator
     from stormdrop.report.logs import LogListener
     from stormdrop.report.operator import known_text
@@ -156,7 +157,7 @@ def _refuse_contradictions(
     ctx: click.Context, default_only: bool, searches: tuple[str, ...], as_json: bool, show: tuple[str, ...]
 ) -> None:
     if as_json and show:
-        raise click.UsageError("--show prints text and --json prints one object: give one of them")
+        raise click.UsageError("--show prints text and --json prints one object: give either")
     if len(set(searches)) < len(searches):
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
     kept = {"store_path": "--store", "plot_path": "--plot"}
@@ -166,7 +167,10 @@ def _refuse_contradictions(
 
 
 def open_store(path: str | None) -> Store | None:
-    """Without one that was asked for nothing is done; without the usual one, tuning goes on."""
+    """Opens the store at `path`, or the usual store. Raises StormdropError if the store at `path` cannot be opened.
+
+    Without the usual store, tuning continues and stores nothing.
+    """
     from stormdrop.reservoir.store import Store
 
     if path == "none":

@@ -9,8 +9,9 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
-"""As in `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
+"""The strategies of `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
 REUSES = ("seed", "only", "off")
-"""As in `stormdrop.search.reuse`."""
+"""The modes of `stormdrop.search.reuse`."""
 PRECISIONS = ("f32", "tf32", "3xtf32", "bf16", "fp16")
-"""As in `stormdrop.target.microkernels`."""
+"""The precisions of `stormdrop.target.microkernels`."""
 
 
 def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:
-    """The type of an option that takes a number with a unit; `units` has the factor of each."""
+    """Returns the type of an option that takes a number with a unit; `units` has the factor of each."""
 
     def convert(value: object) -> float:
         found = _QUANTITY.fullmatch(str(value).strip().lower())
@@ -53,7 +54,7 @@ def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[obj
 
 
 def seconds_of(value: object) -> float:
-    """10, 30s, 1.5m, 2h."""
+    """Parses a time: 10, 30s, 1.5m, 2h."""
     units = {"ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
     seconds = quantity("a time", units, "10, 30s, 5m or 1h")(value)
     if not 0 < seconds < math.inf:
@@ -62,7 +63,7 @@ def seconds_of(value: object) -> float:
 
 
 def goal_of(value: str) -> Goal:
-    """latency, speedup, or a target for each model: 5ms,12ms."""
+    """Parses an objective: latency, speedup, or a target for each model such as 5ms,12ms."""
     from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency
 
     if value in ("latency", "speedup"):
@@ -72,6 +73,17 @@ def goal_of(value: str) -> Goal:
     except click.BadParameter as error:
         usage = "latency, speedup, or a time for each model: 5ms,12ms"
         raise click.BadParameter(f"{value!r} is no objective; give {usage}") from error
+
+
+def weights_of(value: str) -> tuple[float, ...]:
+    """Parses a positive number for each model or size: 1,3."""
+    try:
+        weights = tuple(float(part) for part in value.split(","))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 < w < math.inf for w in weights):
+        raise click.BadParameter(f"{value!r} is no list of weights; give a positive number for each: 1,3")
+    return weights
 
 
 def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
@@ -103,17 +115,21 @@ _told = "A derivation rule of your own, beside the built-in ones; found from her
 rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
 _told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
 operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_told)
-_told = "Run there what is not supported here.  [default: refuse such a model]"
-fallback = click.option("--fallback", type=click.Choice(["onnxruntime"]), help=_told)
+_told = "Where operators run that are not supported here; none: refuse them; auto: onnxruntime if installed."
+_choices = click.Choice(["auto", "onnxruntime", "none"])
+fallback = click.option("--fallback", type=_choices, default="auto", show_default=True, help=_told)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
-_TARGET = re.compile(r"host|cuda(:\d+|:sm_\d+)?")
+_TARGET = re.compile(rf"host|cuda(:\d+|:sm_\d+)?(/({'|'.join(PRECISIONS)}))?")
 
 
 def _target_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not _TARGET.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no target; write host, cuda, cuda:1 or cuda:sm_80", ctx, param)
+    """Returns the name of a target. A precision may follow it in commands that have `--precision`."""
+    has_precision = any(other.name == "precision" for other in ctx.command.params)
+    if value is not None and (not _TARGET.fullmatch(value) or ("/" in value and not has_precision)):
+        remedy = "write host, cuda, cuda:1 or cuda:sm_80" + (", or with a precision cuda/bf16" if has_precision else "")
+        raise click.BadParameter(f"{value!r} is no target; {remedy}", ctx, param)
     return value
 
 
@@ -122,14 +138,14 @@ target = click.option("--target", "target_name", metavar="TARGET", callback=_tar
 
 
 def machine(target_name: str | None, threads: int | None) -> Target:
-    """What `--target` and `--threads` name. Raises UserError."""
+    """Returns the target of `--target` and `--threads`. Raises UserError."""
     from stormdrop.runtime.targets import target_for
 
     return target_for(target_name, threads)
 
 
 def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
-    """The built-in rules and those of `--rule`, whose modules may be in the current directory."""
+    """Returns the built-in rules and the rules of `--rule`, whose modules may be in the current directory."""
     from stormdrop.space.rule_names import checked, imported
     from stormdrop.space.rules import RULES
 
@@ -141,7 +157,7 @@ def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def operators_of(references: tuple[str, ...]) -> tuple[CustomOperator, ...]:
-    """The operators of `--operator`, whose modules may be in the current directory."""
+    """Returns the operators of `--operator`, whose modules may be in the current directory."""
     from stormdrop.frontend.custom import imported
 
     if not references:
@@ -151,9 +167,25 @@ def operators_of(references: tuple[str, ...]) -> tuple[CustomOperator, ...]:
         return imported(references)
 
 
+ARGUMENTS = "stormdrop.arguments"
+"""The key of the arguments that the command line was made of, in the context of a command."""
+
+
+def shape_arguments(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns shapes by input as words of a command line."""
+    return [word for name, shape in shapes.items() for word in ("--shapes", f"{name}={'x'.join(map(str, shape))}")]
+
+
+def command_with(more: Sequence[str], model: str) -> str:
+    """Returns the present command with more arguments, as a shell takes it; outside a command, `info` of a model."""
+    context = click.get_current_context(silent=True)
+    given = ("info", model) if context is None else context.meta.get(ARGUMENTS, ("info", model))
+    return shlex.join(["stormdrop", *given, *more])
+
+
 @contextmanager
 def wrong_usage() -> Generator[None]:
-    """What the user got wrong here is the command line."""
+    """Raises click.UsageError for a UserError, since its cause is the command line."""
     try:
         yield
     except UserError as error:
@@ -161,13 +193,13 @@ def wrong_usage() -> Generator[None]:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Asked before the work is done. Raises click.UsageError or UserError."""
+    """Raises click.UsageError or UserError for a path that cannot be written, before the work is done."""
     try:
         is_taken = path.exists() and not path.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
         raise UserError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
     if is_taken:
-        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: name another one")
+        raise click.UsageError(f"{clean(str(path))} is not an ordinary file: give another name")
     if not path.absolute().parent.is_dir():
         raise UserError(f"cannot write {path}: there is no directory {path.parent}")
 
@@ -177,7 +209,7 @@ def print_json(tree: object) -> None:
 
 
 def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> None:
-    """Print one JSON object, or what a person reads."""
+    """Prints one JSON object, or a text for people."""
     if as_json:
         print_json(tree)
     else:
@@ -186,14 +218,16 @@ def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How much of the log is shown, and the file that gets all of it."""
+    """The verbosity of the log on the terminal, and the file for the whole log."""
 
     verbosity: int = 0
     file: Path | None = None
 
 
 def log(command: Any) -> Any:
-    """`--verbose` and `--log-file`, which may stand before or behind the command's name; given to it as nothing."""
+    """Adds `--verbose` and `--log-file`, which may precede or follow the command's name; the command gets no
+    argument.
+    """
     path = click.Path(dir_okay=False, path_type=Path)
     set_up: Any = {"expose_value": False, "callback": _log}
     file = click.option("--log-file", type=path, metavar="PATH", help="Append everything to this file.", **set_up)
@@ -202,13 +236,13 @@ def log(command: Any) -> Any:
 
 
 def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Set logging up again with what is known by now."""
+    """Sets logging up again with the options parsed so far."""
     if not value:
         return
     from stormdrop.report.logs import configure
 
     said = log_options(ctx)
-    # Flags before and behind the command's name add up; of two files the last one counts.
+    # Flags before and behind the command's name add up; of two files the last counts.
     said = replace(said, file=value) if param.name == "log_file" else replace(said, verbosity=said.verbosity + value)
     ctx.find_root().obj = said
     try:
@@ -218,8 +252,10 @@ def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def on_models(command: Any) -> Any:
-    """What every command that compiles or tunes has: `--target`, `--precision`, `--threads`, `--json` and the options
-    of the log. The precision becomes a part of the target's name.
+    """Adds the options of every command that compiles or tunes: `--target`, `--precision`, `--threads`, `--json`, the
+    log's.
+
+    The precision becomes a part of the target's name.
     """
 
     @wraps(command)
@@ -227,6 +263,8 @@ def on_models(command: Any) -> Any:
         if precision is not None:
             if (target_name or "host") == "host":
                 raise click.UsageError("--precision is for GPUs: give --target cuda with it")
+            if "/" in (target_name or ""):
+                raise click.UsageError(f"--target {target_name} has a precision already: leave out --precision")
             target_name = f"{target_name}/{precision}"
         return command(*args, target_name=target_name, **options)
 
@@ -236,11 +274,11 @@ def on_models(command: Any) -> Any:
 
 
 def pool(command: Any) -> Any:
-    """How the threads of a model wait, and where they run: `--spin` and `--affinity`."""
+    """Adds the options of waiting and placement of a model's threads: `--spin` and `--affinity`."""
     return spin(affinity(command))
 
 
 def log_options(ctx: click.Context) -> LogOptions:
-    """What has been said about logging so far."""
+    """Returns the logging options parsed so far."""
     found = ctx.find_root().obj
     return found if isinstance(found, LogOptions) else LogOptions()

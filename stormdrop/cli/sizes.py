@@ -1,6 +1,6 @@
-"""The sizes at which a command runs a model: one where all shapes are settled, else what its options say.
+"""The sizes at which a command runs a model: one size if all shapes are settled, else the sizes of its options.
 
-Open dimensions take their sizes from `--input` files, else from each `--shapes`, else three sizes are tried.
+Open dimensions take their sizes from `--input` files, else from each `--shapes`, else from `driver.open_sizes`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,42 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.source import Built, Opened, Source, built, built_mixed, closed_ports
+from stormdrop.cli.source import Built, Opened, Source, built
+from stormdrop.errors import UserError
 from stormdrop.report.console import notes, say
+from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stormdrop.driver.mixed import MixedModel
     from stormdrop.driver.specialise import OpenSource
     from stormdrop.runtime.image import OpenPort, Port
     from stormdrop.runtime.model import Model
-    from stormdrop.runtime.open_model import OpenModel
 
     Arrays = Mapping[str, NDArray[Any]]
 
-FIRST_SIZES = (1, 2, 5)
-"""Of an input's first dimension, which is a batch more often than not."""
-OTHER_SIZES = (32, 48, 65)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sized:
-    """A model at one size: its graph where there is one, arrays for its inputs, and what makes the model that runs.
+    """A model at one size: its graph if there is one, arrays for its inputs, and the function that compiles it.
 
-    `told` names the shapes where there is more than one size.
+    `told` names the shapes if they are not the model's own.
     """
 
     opened: Opened | None
     arrays: Arrays
     make: Callable[[], Built]
     told: str = ""
+    is_tried: bool = False
+    """True if the size was chosen here. Such a size is skipped if the model cannot compute with it."""
 
     @property
     def shown(self) -> str:
@@ -52,29 +53,8 @@ class Sized:
         return f" at {self.told}" if self.told else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MixedBuilt:
-    """A model of which another runtime may run a part."""
-
-    model: Model | MixedModel
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MixedSized:
-    """Such a model at its one size, used as a `Sized` is."""
-
-    arrays: Arrays
-    built: MixedBuilt
-    opened: None = None
-    told: str = ""
-    shown: str = ""
-
-    def make(self) -> MixedBuilt:
-        return self.built
-
-
 def one_or_sizes(trees: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The JSON of a command: that of its one size, or that of each."""
+    """Returns the JSON of a command: the tree of its one size, or of each size."""
     return trees[0] if len(trees) == 1 else {"sizes": list(trees)}
 
 
@@ -86,24 +66,33 @@ def sizes_of(
     target_name: str | None,
     threads: int | None,
     taken: str | None,
+    is_one: bool = False,
 ) -> Iterator[Sized]:
-    """Each size in turn. What is wrong with the inputs is told before anything is compiled."""
+    """Yields each size in turn; with `is_one`, one size if several would be tried.
+
+    Wrong inputs are refused before anything is compiled.
+    """
     from stormdrop.compare.inputs import read_inputs
+    from stormdrop.ir.shape import shapes_text
     from stormdrop.runtime.arrays import random_inputs
     from stormdrop.runtime.open_model import OpenModel
 
     is_before = compiled is not None or source.is_compiled
     before = built(source, None, compiled, target_name, threads, taken) if is_before else None
     unsettled = None if source.is_compiled else source.unsettled()
-    if before is not None and isinstance(before.model, OpenModel):
-        ports, wanted = _ports(before.model), None if given else before.model.shapes
+    is_tried = False
+    if before is not None and (isinstance(before.model, OpenModel) or unsettled is not None):
+        model, ports = before.model, before.model.inputs
+        wanted = model.shapes if isinstance(model, OpenModel) else [tuple(port.shape for port in ports)]
     elif unsettled is not None:
-        ports, wanted = _declared(unsettled), None if given else _wanted(source, unsettled)
+        ports, is_tried = _declared(unsettled), not source.sizes and not given
+        wanted = [] if given else _wanted(source, unsettled, is_one)
     else:
         opened = None if source.is_compiled else source.open()
-        inputs = before.model.inputs if opened is None and before is not None else opened.graph.inputs if opened else ()
-        arrays = read_inputs(given, inputs) if given else random_inputs(inputs, seed)
-        yield Sized(opened, arrays, lambda: before or built(source, opened, None, target_name, threads, taken))
+        inputs = before.model.inputs if opened is None and before is not None else opened.inputs if opened else ()
+        arrays = read_inputs(given, inputs) if given else random_inputs(inputs, seed, _ranges(opened))
+        told = shapes_text(source.shapes)
+        yield Sized(opened, arrays, lambda: before or built(source, opened, None, target_name, threads, taken), told)
         return
 
     @cache
@@ -115,36 +104,44 @@ def sizes_of(
         shapes = {name: array.shape for name, array in arrays.items()}
         yield Sized(None if source.is_compiled else source.at(shapes).open(), arrays, make)
         return
-    for shapes in wanted or ():
+    for shapes in wanted:
         named = {port.name: shape for port, shape in zip(ports, shapes)}
         opened = None if source.is_compiled else source.at(named).open()
-        told = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in named.items())
-        yield Sized(opened, random_inputs([_at(p, s) for p, s in zip(ports, shapes)], seed), make, told)
+        arrays = random_inputs([_at(p, s) for p, s in zip(ports, shapes)], seed, _ranges(opened))
+        yield Sized(opened, arrays, make, shapes_text(named), is_tried)
 
 
-def mixed_size(
-    source: Source, given: tuple[str, ...], seed: int, threads: int | None, taken: str | None, fallback: str
-) -> MixedSized:
-    """A model of which `fallback` may run a part, at its one size."""
-    from stormdrop.compare.inputs import read_inputs
-    from stormdrop.runtime.arrays import random_inputs
+def judged_at(sized: Sized, outputs: Callable[[], T]) -> T | None:
+    """Returns the result of `outputs`. Errors name the size. A size that was chosen here is skipped, with a note."""
+    from stormdrop.driver.open_sizes import at_size
 
-    model = built_mixed(source, threads, taken, fallback)
-    ports = closed_ports(model.inputs)
-    arrays = read_inputs(given, ports) if given else random_inputs(ports, seed)
-    return MixedSized(arrays, MixedBuilt(model))
+    try:
+        with at_size({name: array.shape for name, array in sized.arrays.items()}):
+            return outputs()
+    except UserError as error:
+        if not sized.is_tried:
+            raise
+        say(notes(), f"skipped: {one_line(str(error), 500)}")
+        return None
 
 
-def _at(port: OpenPort, shape: tuple[int, ...]) -> Port:
+def refuse_no_size(trees: Sequence[object]) -> None:
+    """Raises UserError if all sizes were skipped."""
+    if not trees:
+        raise UserError("every size was skipped: give a size with --shapes or --input")
+
+
+def _ranges(opened: Opened | None) -> Mapping[str, tuple[int, int]]:
+    """Returns the integers that the model can use, by input; nothing without a graph."""
+    from stormdrop.graph.index_ranges import index_ranges
+
+    return index_ranges(opened.graph) if opened is not None else {}
+
+
+def _at(port: Port, shape: tuple[int, ...]) -> Port:
     from stormdrop.runtime.image import Port
 
     return Port(port.name, shape, port.dtype)
-
-
-def _ports(model: OpenModel) -> Sequence[OpenPort]:
-    from stormdrop.runtime.image import OpenPort
-
-    return [port for port in model.inputs if isinstance(port, OpenPort)]
 
 
 def _declared(unsettled: OpenSource) -> Sequence[OpenPort]:
@@ -153,28 +150,27 @@ def _declared(unsettled: OpenSource) -> Sequence[OpenPort]:
     return [OpenPort.of(p.name, p.dimensions, p.dtype) for p in unsettled.interface.inputs]
 
 
-def _wanted(source: Source, unsettled: OpenSource) -> list[tuple[tuple[int, ...], ...]]:
-    """The shapes of all inputs, for each `--shapes`, or for three sizes that are told."""
+def _wanted(source: Source, unsettled: OpenSource, is_one: bool = False) -> list[tuple[tuple[int, ...], ...]]:
+    """Returns the shapes of all inputs, for each `--shapes`, or for sizes that work, which are printed."""
+    from stormdrop.driver.open_sizes import OpenSizes, refused_text, sizes_text
     from stormdrop.runtime.open_model import complete_shapes
 
     ports = _declared(unsettled)
     if source.sizes:
         with options.wrong_usage():
             return [complete_shapes(ports, shapes) for shapes in source.sizes]
-    unknown = [port.name for port in ports if port.dimensions is None]
-    if unknown:
-        raise click.UsageError(f"the input {unknown[0]} has no shape; give one with --shapes, or an array with --input")
-    firsts = {port.dimensions[0] for port in ports if port.dimensions}
-    say(notes(), "dimensions are open: three sizes are tried; --shapes or --input give others")
-
-    def size(d: int | str, k: int) -> int:
-        return d if isinstance(d, int) else FIRST_SIZES[k] if d in firsts else OTHER_SIZES[k]
-
-    return [tuple(tuple(size(d, k) for d in p.dimensions or ()) for p in ports) for k in range(len(FIRST_SIZES))]
+    sizes = OpenSizes.of(unsettled)
+    tried = sizes.first() if is_one else sizes.several()
+    word = "size is" if len(tried.sizes) == 1 else "sizes are"
+    say(notes(), f"dimensions are open: the {word} {sizes_text(tried.sizes)}; --shapes or --input give others")
+    if tried.refused and not is_one:
+        say(notes(), f"skipped, since the model cannot compute with them: {one_line(refused_text(tried.refused), 500)}")
+    closed = {port.name: port.shape for port in ports}
+    return [tuple({**closed, **shapes}[port.name] for port in ports) for shapes in tried.sizes]
 
 
 def compile_sizes(source: Source, target_name: str | None, threads: int | None, taken: str | None) -> Built:
-    """A model compiled for each size that `--shapes` gives, the largest first. Raises UserError where none is open."""
+    """Compiles a model for each size of `--shapes`, the largest first. Raises UserError if no dimension is open."""
     unsettled = source.unsettled()
     if unsettled is None:
         raise click.UsageError("--shapes gives several shapes of one input, and the model has no open dimensions")
@@ -195,14 +191,14 @@ def specialised(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 def models_of(model: Model) -> tuple[Model, ...]:
-    """A model for each size that is compiled."""
+    """Returns a model for each compiled size."""
     from stormdrop.runtime.open_model import OpenModel
 
     return model.models if isinstance(model, OpenModel) else (model,)
 
 
 def _open_model(source: Source, target_name: str | None, threads: int | None, taken: str | None) -> Built:
-    """A model that is compiled for each size it is run with."""
+    """Returns a model that is compiled for each size with which it runs."""
     from stormdrop.compare.inputs import read_bound
     from stormdrop.driver.compile import compile
 
@@ -215,7 +211,7 @@ def _open_model(source: Source, target_name: str | None, threads: int | None, ta
         winograd=source.winograd,
         rules=source.rules,
         unproved=taken == "trials",
-        reuse="off" if taken == "verdicts" else "predicted",
         operators=options.operators_of(source.own_operators),
+        fallback=source.fallback or "none",
     )
     return Built(model, is_open=True)

@@ -1,13 +1,12 @@
-"""The model that a command names: a file, `zoo:NAME` or one compiled before, and options for reading and building it.
+"""The model of a command: a file, `zoo:NAME` or a compiled model, and options for reading and building it.
 
-A model is read once, so whatever reading it warns of is said once.
+A model is read once, so that a warning of its import is printed once.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stormdrop.arguments import shape_from
 from stormdrop.cli import options
+from stormdrop.cli.one_size import first_size, only_size
 from stormdrop.driver import COMPILED, ZOO
 from stormdrop.errors import StormdropError, UserError
 from stormdrop.report.console import notes, say
@@ -24,31 +25,32 @@ from stormdrop.report.text import clean, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from rich.console import Console
 
-    from stormdrop.driver.mixed import ForeignPort, MixedModel
+    from stormdrop.driver.choose import Choose
+    from stormdrop.driver.fallback import Fallback
     from stormdrop.driver.specialise import OpenSource
-    from stormdrop.driver.stored import Schedules
+    from stormdrop.frontend.mixed import MixedGraph
+    from stormdrop.frontend.open_dimensions import Interface
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
-    from stormdrop.ir.tensor import Task
-    from stormdrop.reservoir.verdict import Verdict
-    from stormdrop.runtime.image import Image, Port
+    from stormdrop.runtime.arrays import Wanted
+    from stormdrop.runtime.image import Image
     from stormdrop.runtime.model import Model
-    from stormdrop.space.offer import Offer, Taken
     from stormdrop.space.rules import Rule
-    from stormdrop.space.schedule import Schedule
     from stormdrop.target.machine import Target
 
     Array = NDArray[Any]
 
 
 def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
-    """An input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
-    name, found, extents = value.rpartition("=")
-    if not found or not name or not re.fullmatch(r"(\d+([x×,]\d+)*)?", extents):
-        raise click.BadParameter(f"{value!r} is not a shape; write input=1x3x224x224")
-    return name, tuple(int(n) for n in re.split("[x×,]", extents) if n)
+    """Parses an input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
+    name, _, extents = value.rpartition("=")
+    try:
+        if name:
+            return name, shape_from(extents)
+    except UserError:
+        pass
+    raise click.BadParameter(f"{value!r} is not a shape; write input=1x3x224x224")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,13 @@ class Source:
     own_operators: tuple[str, ...] = ()
     """package.module:NAME, not yet imported."""
     sizes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
-    """Where `--shapes` gives an input several shapes: those of each size; `shapes` is empty then."""
+    """The shapes of each size, if `--shapes` gives an input several shapes; `shapes` is empty then."""
+    fallback: Fallback | None = None
+    """The other runtime; without one, operators that are not supported are refused."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What its schedules may follow. Raises click.UsageError."""
+        """The rules that its schedules may follow. Raises click.UsageError."""
         return options.rules_with(self.own_rules)
 
     @property
@@ -78,21 +82,25 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """What a file made of it is called."""
+        """The stem of names of files made of it."""
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Source:
-        """The model at one size."""
+        """Returns the model at one size."""
         return replace(self, shapes=shapes, sizes=())
 
+    def each_size(self) -> tuple[Source, ...]:
+        """Returns the model at each size that `--shapes` gives; without several sizes, the model itself."""
+        return tuple(map(self.at, self.sizes)) or (self,)
+
     def origin(self) -> Any:
-        """What other parts of Stormdrop read: a path, or a network of the zoo as an ONNX model."""
+        """Returns the model for other parts of Stormdrop: a path, or a network of the zoo as an ONNX model."""
         from stormdrop.driver.compile import network
 
         return network(self.model, self.shapes, bool(self.sizes)) if self.model.startswith(ZOO) else self.model
 
     def unsettled(self) -> OpenSource | None:
-        """The model where it leaves dimensions open that `--shapes` does not give. Raises UserError."""
+        """Returns the model if it leaves dimensions open that `--shapes` does not give, else None. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
         from stormdrop.driver.specialise import open_source
         from stormdrop.frontend.parsed import parsed
@@ -100,9 +108,20 @@ class Source:
         if self.model.startswith(ZOO) and not self.sizes:
             return None
         if not self.model.startswith(ZOO) and not os.path.exists(self.model):
-            return None  # told of when it is opened
+            return None  # an error when it is opened
         origin, operators = self.origin(), options.operators_of(self.own_operators)
-        return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators)
+        return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators, self.fallback)
+
+    def settings(self, taken: str | None) -> dict[str, Any]:
+        """Returns the options by which another process compiles it; modules and files are named."""
+        return {
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "bound": list(self.bound),
+            "winograd": self.winograd,
+            "taken": taken,
+            "rules": list(self.own_rules),
+            "operators": list(self.own_operators),
+        }
 
     @property
     def onnx(self) -> str | bytes:
@@ -111,10 +130,24 @@ class Source:
         return origin if isinstance(origin, str) else origin.SerializeToString()
 
     def open(self) -> Opened:
-        """Read it. Raises UserError; click.UsageError for an unknown network, or a model that is compiled already."""
+        """Reads the model. An open batch is 1, with a note.
+
+        Raises UserError, for other open dimensions with sizes that work; click.UsageError for an unknown network, or a
+        model that is compiled already.
+        """
+        return self._opened(only_size)
+
+    def open_somewhere(self) -> Opened:
+        """Reads the model as `open` does, a model with open dimensions at the first size that works."""
+        return self._opened(first_size)
+
+    def _opened(self, settled: Callable[[str, OpenSource], Mapping[str, tuple[int, ...]]]) -> Opened:
         from stormdrop.compare.inputs import read_bound
-        from stormdrop.driver.compile import load
+        from stormdrop.driver.compile import load_parts
+        from stormdrop.driver.specialise import open_source
+        from stormdrop.frontend.mixed import MixedGraph
         from stormdrop.frontend.node_reader import NeedsConstant
+        from stormdrop.frontend.parsed import parsed
         from stormdrop.graph.graph import shown
         from stormdrop.zoo import names
         from stormdrop.zoo.catalogue import describe
@@ -128,11 +161,17 @@ class Source:
         if self.sizes:
             raise click.UsageError("--shapes gives several shapes of one input; this takes one size")
         bound, origin = read_bound(self.bound), self.origin()
+        operators = options.operators_of(self.own_operators)
         try:
-            graph = load(origin, self.shapes, bound, options.operators_of(self.own_operators))
-            return Opened(graph, origin, bound, self.winograd)
+            opened = open_source(origin, parsed(origin), self.shapes, bound, operators, self.fallback)
+            chosen = {} if opened is None else settled(self.model, opened)
+            read = load_parts(origin, {**self.shapes, **chosen}, bound, operators, fallback=self.fallback)
+            graph, mixed = (read.native, read) if isinstance(read, MixedGraph) else (read, None)
+            return Opened(graph, origin, bound, self.winograd, mixed, chosen, opened and opened.interface)
         except NeedsConstant as error:
-            raise UserError(f"{error} (here: --bind {shown(error.value)}=FILE.npy)") from error
+            inputs = {i.name for i in parsed(origin).proto.graph.input}
+            hint = f" (here: --bind {shown(error.value)}=FILE.npy)" if error.value in inputs else ""
+            raise UserError(f"{error}{hint}") from error
         except UserError as error:
             if in_zoo or os.path.exists(self.model):
                 raise
@@ -140,7 +179,7 @@ class Source:
             raise UserError(f"{error}{hint}") from error
 
     def open_images(self, threads: int | None) -> tuple[Image, ...]:
-        """What a model that was compiled before is made of, by size, whether or not it runs here."""
+        """Returns the images of a compiled model, by size, whether or not it runs here."""
         from stormdrop.runtime.image import Image
         from stormdrop.runtime.package import load_any
 
@@ -149,20 +188,20 @@ class Source:
         return (found,) if isinstance(found, Image) else found.images
 
     def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
-        """Read a model that was compiled before."""
+        """Reads a model that was compiled before."""
         from stormdrop.runtime.open_model import load_compiled
 
         self._check_settled()
         name, _, precision = (target_name or "").partition("/")
         if precision:
-            raise click.UsageError("the precision of a compiled model is settled: leave out --precision")
+            raise click.UsageError("the precision of a compiled model is settled: leave it out")
         _, _, which = name.partition(":")
         if which.startswith("sm_"):
-            raise click.UsageError("what a compiled model is for is settled: --target takes cuda:NUMBER here")
+            raise click.UsageError("the target of a compiled model is settled: --target takes cuda:NUMBER here")
         return load_compiled(self.model, threads, int(which or 0))
 
     def _check_settled(self) -> None:
-        """What says how to read another model has no place beside one that is compiled."""
+        """Raises click.UsageError if options for reading or building are given with a compiled model."""
         if self.shapes or self.sizes or self.bound or self.own_operators:
             told = "shapes, constants and operators of a compiled model are settled"
             raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
@@ -172,12 +211,35 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """A model as a graph, and where another runtime finds it: a path, or an ONNX model in memory."""
+    """A model as a graph, and where another runtime finds it: a path, or an ONNX model in memory.
+
+    The graph of a model in parts (`mixed`) holds the native parts side by side.
+    """
 
     graph: Graph
     origin: Any
     bound: Mapping[str, Array]
     winograd: bool = True
+    mixed: MixedGraph | None = None
+    chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """The shapes that were chosen here, of inputs with open dimensions."""
+    declared: Interface | None = None
+    """The inputs and outputs of a model with open dimensions."""
+
+    @property
+    def inputs(self) -> Sequence[Wanted]:
+        """The inputs of the model. Raises UserError for texts and sequences, which no file can give."""
+        from stormdrop.driver.mixed import ForeignPort, port_of
+
+        ports = self.graph.inputs if self.mixed is None else [port_of(p) for p in self.mixed.inputs]
+        for p in ports:
+            if isinstance(p, ForeignPort):
+                raise UserError(f"the input {p!r} cannot be given on the command line")
+        return ports
+
+    @property
+    def output_count(self) -> int:
+        return len((self.mixed or self.graph).outputs)
 
     @property
     def parts(self) -> Partition:
@@ -187,12 +249,25 @@ class Opened:
         return tasks_of(self.graph, self.winograd)
 
     @property
+    def tuned_parts(self) -> Partition:
+        """Its kernels. Raises UserError where it has none, since another runtime computes everything."""
+        if self.mixed is not None and not self.mixed.own:
+            raise UserError(f"{self.mixed.summary}: nothing is left to tune")
+        return self.parts
+
+    @property
     def onnx(self) -> str | bytes:
         return self.origin if isinstance(self.origin, str) else self.origin.SerializeToString()
 
+    def size_key(self, source: Source) -> str:
+        """Returns the key of this size, if the model leaves dimensions open; else an empty key."""
+        from stormdrop.driver.compile import size_key
+
+        return size_key(source.model, self.graph, self.bound, options.operators_of(source.own_operators))
+
 
 def source_options(command: Callable[..., Any], several: bool = False) -> Any:
-    """The argument MODEL and its options, from `--shapes` to `--rule`, given to the command as one `source`.
+    """Adds the argument MODEL and its options, from `--shapes` to `--rule`, given to the command as one `source`.
 
     With `several`, one or more MODELs with the same options, given as `sources`.
     """
@@ -206,13 +281,16 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
         no_winograd: bool,
         own_rules: tuple[str, ...],
         own_operators: tuple[str, ...],
+        fallback: str,
         **rest: Any,
     ) -> Any:
         sizes = _sizes(shapes)
         one_size, several_sizes = (sizes[0], ()) if len(sizes) == 1 else ({}, sizes)
         models = (model,) if isinstance(model, str) else model
+        other = _fallback(fallback, models, rest.get("target_name"))
         found = tuple(
-            Source(one, one_size, bound, not no_winograd, own_rules, own_operators, several_sizes) for one in models
+            Source(one, one_size, bound, not no_winograd, own_rules, own_operators, several_sizes, other)
+            for one in models
         )
         return command(*args, **({"sources": found} if several else {"source": found[0]}), **rest)
 
@@ -222,11 +300,28 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
     bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
     direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
     more: Any = {"nargs": -1, "required": True} if several else {}
-    return click.argument("model", **more)(shape(bind(direct(options.rule(options.operator(bundled))))))
+    return click.argument("model", **more)(
+        shape(bind(direct(options.rule(options.operator(options.fallback(bundled))))))
+    )
+
+
+def _fallback(name: str, models: Sequence[str], target_name: str | None) -> Fallback | None:
+    """Returns the other runtime; None for compiled models and for GPUs. Raises UserError if the runtime is missing."""
+    is_compiled, is_for_gpu = all(model.endswith(COMPILED) for model in models), (target_name or "host") != "host"
+    if name == "onnxruntime" and (is_compiled or is_for_gpu):
+        told = "a compiled model has no other runtime in it" if is_compiled else "a GPU has no other runtime"
+        raise click.UsageError(f"{told}: leave out --fallback")
+    if is_compiled or is_for_gpu:
+        return None
+    from stormdrop.driver.fallback import fallback_of
+
+    return fallback_of(name, lambda line: say(notes(), one_line(line, 500)))
 
 
 def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tuple[int, ...]], ...]:
-    """The shapes of each size: an input that is named again begins the next one. Without any, one empty size."""
+    """Returns the shapes of each size: an input that is named again begins the next size. Without any, one
+    empty size.
+    """
     sizes: list[dict[str, tuple[int, ...]]] = [{}]
     for name, shape in shapes:
         if name in sizes[-1]:
@@ -235,17 +330,11 @@ def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tup
     return tuple(sizes)
 
 
-REUSED = ("donor", "portfolio")
-"""Where schedules come from that were taken unmeasured."""
-
-
 def taken_option(command: Any) -> Any:
-    """Which schedules are taken: `--untuned`, `--no-reuse` or `--unproved`, given to the command as one `taken`."""
-    told = "Where tuning has decided nothing, take the fastest trial, though nobody proved it."
+    """Adds `--untuned` and `--unproved`, given to the command as one `taken`: the choice of schedules."""
+    told = "Take the fastest trial, although unproved, for kernels without a verdict of tuning."
     command = click.option("--unproved", "taken", flag_value="trials", help=told)(command)
-    told = "Where tuning has decided nothing, take default schedules, whatever related tasks' schedules promise."
-    command = click.option("--no-reuse", "taken", flag_value="verdicts", help=told)(command)
-    told = "Take default schedules for all kernels, whatever the store knows."
+    told = "Take default schedules for all kernels, regardless of the store."
     return click.option("--untuned", "taken", flag_value="defaults", help=told)(command)
 
 
@@ -259,85 +348,27 @@ def input_options(command: Any) -> Any:
     return given(options.seed("random inputs")(command))
 
 
-def chosen_for(
-    parts: Partition,
-    target: Target,
-    taken: str | None,
-    rules: tuple[Rule, ...],
-    tell: Callable[[str], None] = lambda _: None,
-) -> Chosen:
-    """The schedules of a model's tasks."""
-    from stormdrop.driver.unmeasured import worth_reuse
+def choices_for(parts: Partition, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Choose:
+    """Returns the choices for a model's tasks. A line names a store that cannot be read; defaults follow.
 
-    return Chosen(target, taken, notes(), rules, parts.digest, worth_reuse(parts, target), tell)
+    `taken` is `defaults`, `trials`, or None: verdicts.
+    """
+    from stormdrop.driver.choose import Choice
+    from stormdrop.driver.stored import stored_schedules
 
+    def unreadable(error: StormdropError) -> None:
+        say(notes(), f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
 
-@dataclass(slots=True)
-class Chosen:
-    """Schedules for a model's tasks, and how many the store knew; a store that cannot be read is told of once."""
-
-    target: Target
-    taken: str | None
-    """`defaults`, `verdicts`, `trials`, or None: verdicts, and what is predicted to be faster than the default."""
-    console: Console
-    rules: tuple[Rule, ...]
-    model: str
-    """The digest of the partition."""
-    worth: frozenset[str]
-    """The tasks that may take a related one's schedule unmeasured. The partition is not held: it has the constants."""
-    tell: Callable[[str], None] = lambda _: None
-    asked: int = 0
-    known: set[str] = field(default_factory=set[str])
-    _stored: Schedules | None = None
-
-    def __call__(self, task: Task) -> Schedule | Verdict | Offer | None:
-        from stormdrop.driver.stored import scheduled
-
-        self.asked += 1
-        self.tell(f"{self.asked} kernels: {task.name}")
-        if self.taken == "defaults":
-            return None
-        try:
-            if self._stored is None:
-                from stormdrop.driver.stored import stored_schedules
-                from stormdrop.driver.unmeasured import Unmeasured
-
-                offers = None if self.taken == "verdicts" else Unmeasured(self.worth, self.target, self.rules)
-                is_unproved = self.taken == "trials"
-                self._stored = stored_schedules(self.target, self.rules, self.model, is_unproved, offers)
-            found = self._stored(task)
-        except StormdropError as error:
-            self.taken = "defaults"
-            say(self.console, f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
-            return None
-        if scheduled(found) is not None:
-            self.known.add(task.digest)
-        return found
-
-    def settled(self, task: Task) -> tuple[Schedule | None, str, Taken | None]:
-        """The schedule (None: the default), where it came from, and what was taken of an offer, as compiling would."""
-        from stormdrop.driver.stored import DEFAULT, origin_of, scheduled
-        from stormdrop.space.offer import Offer, pick
-
-        found = self(task)
-        if not isinstance(found, Offer):
-            return scheduled(found), origin_of(found), None
-        _, _, taken = pick(task, found, self.target, self.rules)
-        return (None, DEFAULT, None) if taken is None else (taken.schedule, taken.origin, taken)
-
-    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None:
-        from stormdrop.driver.stored import Renews
-
-        if isinstance(self._stored, Renews):
-            self._stored.renew(verdicts)
+    if taken == "defaults":
+        return lambda task: Choice()
+    return stored_schedules(target, rules, parts.digest, taken == "trials", unreadable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A model that runs, and what is known of how it was made: nothing, where it was compiled before."""
+    """A model that runs, and figures of its compilation; None for a model that was compiled before."""
 
-    model: Any
-    """A `Model`, or one of which another runtime runs a part."""
+    model: Model
     tasks: int | None = None
     stored: int | None = None
     seconds: float | None = None
@@ -346,64 +377,16 @@ class Built:
 
     @property
     def told(self) -> str:
-        """Where its schedules come from."""
+        """The source of its schedules, as text."""
         if self.is_open:
             return "compiled for each size"
         if self.tasks is None:
             return "compiled before"
         if self.stored == self.tasks:
             return "all kernels as the store knows them"
-        known = f"{self.stored} of {self.tasks} tasks from the store" if self.stored else ""
-        reused = f"{self.reused} from related tasks, unmeasured" if self.reused else ""
-        if not known and not reused:
+        if not self.stored:
             return "all kernels by default, none is in the store"
-        return ", ".join(filter(None, (known, reused, "the others by default")))
-
-    @property
-    def reused(self) -> int:
-        """Tasks that took a related task's schedule unmeasured."""
-        return sum(origin in REUSED for origin in getattr(self.model, "origins", {}).values())
-
-
-def closed_ports(ports: Sequence[Port | ForeignPort]) -> list[Port]:
-    """Inputs for arrays from files, or random ones. Raises UserError for one whose type or shape is not known."""
-    from stormdrop.runtime.image import Port
-
-    for p in ports:
-        if not isinstance(p, Port):
-            raise UserError(f"the input {p!r} cannot be given on the command line")
-    return [p for p in ports if isinstance(p, Port)]
-
-
-def built_mixed(source: Source, threads: int | None, taken: str | None, fallback: str) -> Model | MixedModel:
-    """A model of which `fallback` may run a part; what runs where is said. Raises UserError."""
-    from stormdrop.compare.inputs import read_bound
-    from stormdrop.driver.compile import compile as compile_any
-    from stormdrop.driver.mixed import MixedModel, OpenMixedModel
-
-    if source.is_compiled:
-        raise click.UsageError("a compiled model has no other runtime in it: leave out --fallback")
-    model = compile_any(
-        source.model,
-        schedules=(lambda task: None) if taken == "defaults" else None,
-        shapes=source.shapes,
-        constants=read_bound(source.bound),
-        threads=threads,
-        winograd=source.winograd,
-        rules=source.rules,
-        unproved=taken == "trials",
-        reuse="off" if taken == "verdicts" else "predicted",
-        operators=options.operators_of(source.own_operators),
-        fallback=fallback,
-    )
-    if isinstance(model, OpenMixedModel):
-        raise UserError(
-            f"{source.model} leaves dimensions open, which --fallback cannot guess: settle them by --shapes"
-        )
-    told = str(model) if isinstance(model, MixedModel) else f"nothing of it needs {fallback}"
-    for line in told.splitlines():
-        say(notes(), line)
-    return model
+        return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
 def built(
@@ -414,7 +397,7 @@ def built(
     threads: int | None,
     taken: str | None,
 ) -> Built:
-    """Compile a model, or read what was compiled: `compiled`, or the source itself where it is that."""
+    """Compiles a model, or reads a compiled model: `compiled`, or the source itself if it is compiled."""
     if compiled is not None:
         if not compiled.endswith(COMPILED):
             raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
@@ -426,19 +409,32 @@ def built(
 
 
 def compile_model(opened: Opened, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Built:
-    """With a line on the terminal that says how far it is."""
+    """Compiles a model, with a line on the terminal that shows the progress."""
     from rich.text import Text
 
-    from stormdrop.driver.model_build import build_model, suited
+    from stormdrop.driver.choose import Origin
+    from stormdrop.driver.compile import tasks_of
+    from stormdrop.driver.mixed import mixed_model
+    from stormdrop.driver.model_build import build_model
 
     console = notes()
     began = time.perf_counter()
+    asked, known = 0, 0
     with console.status("compiling") as status:
-        parts = opened.parts
 
         def tell(text: str) -> None:
-            status.update(Text(f"compiling, {one_line(text)}"))
+            status.update(Text(one_line(text)))
 
-        chosen = chosen_for(parts, suited(target, parts), taken, rules, tell)
-        model = build_model(parts, target, chosen, rules)
-    return Built(model, chosen.asked, len(chosen.known), time.perf_counter() - began)
+        def build(parts: Partition) -> Model:
+            nonlocal asked, known
+            choose = choices_for(parts, target.with_weights(parts.constant_bytes), taken, rules)
+            model = build_model(parts, target, choose, rules, tell=tell)
+            asked += len(model.origins)
+            known += sum(origin != Origin.DEFAULT for origin in model.origins.values())
+            return model
+
+        if opened.mixed is None:
+            model = build(opened.parts)
+        else:
+            model = mixed_model(opened.mixed, target.threads, lambda graph: build(tasks_of(graph, opened.winograd)))
+    return Built(model, asked, known, time.perf_counter() - began)

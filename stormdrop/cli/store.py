@@ -1,4 +1,4 @@
-"""`stormdrop store …`: look at what was measured, move it, tidy it up."""
+"""`stormdrop store …`: look at measurements, move them, tidy them up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.reuse import donors, is_there, learn, place_of, portfolio, store_option, transfer, viewed, written
+from stormdrop.cli.reuse import donors, is_there, place_of, store_option, viewed, written
 from stormdrop.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  stormdrop store ls                                what is known, one line for each task
-  stormdrop store best "C2D 1 56 56 64 64 3 1 1"    the fastest schedule of one of them
-  stormdrop store donors zoo:resnet18               whose schedules would help this model
-  stormdrop store transfer resnet50 zoo:resnet18    what one model gives another
-  stormdrop store portfolio -o file.json            the few schedules that cover each class
+  stormdrop store ls                                the content, one line for each task
+  stormdrop store best "C2D 1 56 56 64 64 3 1 1"    the fastest schedule of a task
+  stormdrop store donors zoo:resnet18               the tasks with schedules that help this model
   stormdrop store export trials.jsonl               everything, as lines of JSON
-  stormdrop store import trials.jsonl               take over what another installation measured
+  stormdrop store import trials.jsonl               take over measurements of another installation
   stormdrop store prune --max-size 200MB            remove the oldest trials
-  stormdrop store forget 3fa9c1                     take back what was decided for a task
+  stormdrop store forget 3fa9c1                     remove the decisions for a task
 """
 SHOWN_REFUSALS = 20
 SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -43,20 +41,21 @@ def filter_options(command: Any) -> Any:
 
 @click.group(epilog=EXAMPLES)
 def store() -> None:
-    """Look at what was measured, move it, tidy it up.
+    """Look at measurements, move them, tidy them up.
 
-    Every trial of every search is kept in one file, with its task, its schedule, the machine and the versions it was
-    measured with. Later searches begin from it, and so does the cost model.
+    Every trial of every search is kept in one file, with its task, its schedule, the machine and the versions of its
+    measurement. Later searches begin from it, and so does the cost model.
     """
 
 
 @store.command(
-    short_help="Where the store is.", epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n"
+    short_help="The path of the store.",
+    epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n",
 )
 @store_option
 @options.as_json
 def path(path: Path | None, as_json: bool) -> None:
-    """Print where the store is, or would be."""
+    """Print the path of the store, existing or not."""
     place = place_of(path)
     if as_json:
         options.print_json({"path": str(place), "exists": place.exists()})
@@ -65,12 +64,12 @@ def path(path: Path | None, as_json: bool) -> None:
 
 
 @store.command(
-    short_help="How large it is.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
+    short_help="The size of the store.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
 )
 @store_option
 @options.as_json
 def size(path: Path | None, as_json: bool) -> None:
-    """Say how large the store is, and how many trials of how many tasks it holds."""
+    """Print the size of the store, and the numbers of its trials and tasks."""
     from stormdrop.report.store import print_size, size_of
 
     with viewed(path) as opened:
@@ -79,7 +78,7 @@ def size(path: Path | None, as_json: bool) -> None:
 
 
 @store.command(
-    short_help="What is known: one line for each task.",
+    short_help="The content: one line for each task.",
     epilog="""\b
 Examples:
   stormdrop store ls
@@ -93,10 +92,10 @@ Examples:
 @filter_options
 @options.as_json
 def ls(model: str | None, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
-    """List tasks: one line for each task, machine and temperature, the one measured last at the end.
+    """List tasks: one line for each task, machine and temperature, the last measured task at the end.
 
-    The best time is that of a verified winner; with a question mark, that of a trial nobody verified yet. The verdict
-    is what `compile` uses: how it was decided, and how many times faster it is than the incumbent.
+    The best time is the time of a verified winner; with a question mark, of a trial that is not verified yet. The
+    verdict decides the schedule of `compile`: its method, and its speedup over the incumbent.
     """
     from stormdrop.report.store import print_summaries, summary_json
     from stormdrop.reservoir.store import Filters
@@ -105,7 +104,7 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
     with viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
         if model is not None:
-            absent_donors([model], opened)  # raises where there is nothing of it
+            absent_donors([model], opened)  # raises if there is no trial of it
             digests = opened.digests([model])
             found = [s for s in found if s.digest in digests]
     tree = {"tasks": [summary_json(s) for s in found]}
@@ -113,7 +112,7 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
 
 
 @store.command(
-    short_help="The fastest schedule of a task, and what was decided.",
+    short_help="The fastest schedule of a task, and its verdict.",
     epilog="""\b
 Examples:
   stormdrop store best "GMM 1 512 512 512"
@@ -126,8 +125,9 @@ Examples:
 @filter_options
 @options.as_json
 def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
-    """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine; and
-    the verdict, if there is one, which is what `compile` uses: how it was decided, against what, and when.
+    """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine.
+
+    The verdict, if there is one, is shown too: the schedule of `compile`, its method, its incumbent, and its time.
     """
     from stormdrop.report.store import best_json, print_best
     from stormdrop.reservoir.store import Filters
@@ -170,7 +170,7 @@ Examples:
 """,
 )
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
-@click.option("--task", metavar="TASK", help="Only this one's: its name, or the beginning of its digest.")
+@click.option("--task", metavar="TASK", help="Only this task's: its name, or the beginning of its digest.")
 @click.option("--verified", is_flag=True, help="Only verified winners, and verdicts.")
 @filter_options
 @store_option
@@ -191,7 +191,7 @@ def export(
             with click.open_file(file, "w", encoding="utf-8", atomic=True) as lines:
                 trials, verdicts = (opened.export(lines, wanted, (kind,)) for kind in ("trial", "verdict"))
         except BrokenPipeError:
-            raise  # click ends quietly where nobody reads on
+            raise  # click ends quietly if the reader has closed the pipe
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     if as_json:
@@ -212,15 +212,15 @@ Examples:
 """,
 )
 @click.argument("file", type=click.File("rb"))
-@click.option("--foreign", is_flag=True, help="Also take what was measured on other CPUs; it is kept apart.")
+@click.option("--foreign", is_flag=True, help="Also take measurements of other CPUs; they are kept apart.")
 @store_option
 @options.as_json
 def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
     """Take over the trials and the verdicts of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
-    What is known already is skipped. A line that is neither a trial nor a verdict of this version is refused with its
-    number and the reason; the others are kept. The exit code is 1 if any was refused. Imported verdicts are schedules
-    for tuning to begin from: compiling uses none that was not decided here.
+    Known lines are skipped. A line that is neither a trial nor a verdict of this version is refused with its number and
+    the reason; all other lines are kept. The exit code is 1 if any was refused. Imported verdicts are schedules for
+    tuning to begin from: compiling uses only verdicts decided here.
     """
     from stormdrop.reservoir.store import Store
 
@@ -266,9 +266,9 @@ Examples:
 @store_option
 @options.as_json
 def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
-    """Forget old trials, and give their space back."""
+    """Remove old trials, and return their space."""
     if max_bytes is None and age is None:
-        raise click.UsageError("say what to forget: --max-size SIZE, --older-than AGE, or both")
+        raise click.UsageError("there is no limit: give --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
         raise click.UsageError("--winners goes with --older-than")
     from stormdrop.reservoir.evict import Pruned, Pruning, prune_file
@@ -284,7 +284,7 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
 
 
 @store.command(
-    short_help="Take back what was decided for a task.",
+    short_help="Remove the decisions for a task.",
     epilog="""\b
 Examples:
   stormdrop store forget 3fa9c1                     its verdicts, for compiling as if never tuned
@@ -292,15 +292,15 @@ Examples:
 """,
 )
 @click.argument("task")
-@click.option("--trials", is_flag=True, help="Also what was measured of it.")
+@click.option("--trials", is_flag=True, help="Also remove its measurements.")
 @store_option
 @filter_options
 @options.as_json
 def forget(task: str, trials: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
-    """Take back what was decided for a TASK, given by name or by the beginning of its digest: its own verdicts, and its
-    part in what models accepted. `compile` treats it as one that was never tuned, until it is tuned anew.
+    """Remove the decisions for a TASK, given by name or by the beginning of its digest.
 
-    Trials stay unless --trials is given: the next tuning begins from them.
+    These are its own verdicts, and its part in verdicts of models. `compile` treats it as never tuned, until it is
+    tuned anew. Trials stay unless --trials is given: the next tuning begins from them.
     """
     from stormdrop.reservoir.store import Filters, Store
 
@@ -313,5 +313,4 @@ def forget(task: str, trials: bool, path: Path | None, target: str | None, cold:
         click.echo(f"{counted(done.verdicts, 'verdict')}{told} of {task} forgotten")
 
 
-for command in (donors, transfer, portfolio, learn):
-    store.add_command(command)
+store.add_command(donors)

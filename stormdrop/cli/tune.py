@@ -11,8 +11,10 @@ import click
 
 from stormdrop.cli import options
 from stormdrop.cli.op import open_store
+from stormdrop.cli.show_hint import print_show_hint
 from stormdrop.cli.source import Source, source_options
 from stormdrop.errors import StormdropError
+from stormdrop.ir.shape import shapes_text
 from stormdrop.report.console import heading, notes, print_pairs, results, say
 from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
 
@@ -40,6 +42,7 @@ Examples:
   stormdrop tune a.onnx b.onnx --objective 5ms,12ms
   stormdrop tune zoo:mobilenet_v2 --trials 1000
   stormdrop tune m.onnx --shapes input=8x3x224x224 --threads 1
+  stormdrop tune m.onnx --shapes x=1x64 --shapes x=8x64 --weights 1,3
   stormdrop tune resnet18.onnx --reuse only        what other models found
   stormdrop tune resnet50.onnx --time 1m --json | jq .in_model
 """,
@@ -55,17 +58,23 @@ Examples:
     default="latency",
     show_default=True,
     metavar="latency|speedup|T,T,…",
-    help="Minimise the sum of latencies, their geometric mean, or what exceeds a target for each model: 5ms,12ms.",
+    help="Minimise the sum of latencies, their geometric mean, or the excess over a target for each model: 5ms,12ms.",
 )
 @click.option(
-    "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="How to search."
+    "--weights",
+    type=options.weights_of,
+    metavar="W,W,…",
+    help="Weights of the latencies in their sum, for each size of --shapes, or each MODEL.  [default: 1 each]",
+)
+@click.option(
+    "--search", type=click.Choice(options.SEARCHES), default="storm+droplet", show_default=True, help="The strategy."
 )
 @click.option(
     "--reuse",
     type=click.Choice(options.REUSES),
     default="seed",
     show_default=True,
-    help="Begin from related tasks' schedules; measure those alone; or use none.",
+    help="Begin from related tasks' schedules; measure only these; or use none.",
 )
 @click.option("--donor", "donors", multiple=True, metavar="NAME", help="Reuse this model's only; may be repeated.")
 @options.seed("the search and the data")
@@ -80,6 +89,7 @@ def tune(
     seconds: float | None,
     patience: int | None,
     goal: Goal,
+    weights: tuple[float, ...] | None,
     search: str,
     reuse: str,
     donors: tuple[str, ...],
@@ -92,13 +102,27 @@ def tune(
 ) -> None:
     """Find fast kernels for MODELs (ONNX files or zoo:NAME) on this machine, and keep them in the store.
 
-    Every task is measured; trials go where they are expected to gain most per second. Without --trials or --time the
-    search ends when another minute is expected to gain less than 0.5 %. What earlier runs measured is not measured
-    again. Ctrl-C ends the search with what is known by then; a second one aborts. In the end each model is timed, tuned
-    and untuned; what makes it slower is reverted. `stormdrop compile`, `run` and `bench` take what was decided.
+    Every task is measured; trials go to the tasks with the most expected gain per second. Without --trials or --time
+    the search ends when another minute is expected to gain less than 0.5 %. Earlier measurements are not repeated.
+    Ctrl-C ends the search with its results so far; a second one aborts. In the end each model is timed, tuned and
+    untuned; schedules that make it slower are reverted. `stormdrop compile`, `run` and `bench` use the decisions.
+
+    Several sizes of one MODEL that leaves dimensions open are tuned together: repeat --shapes.
     """
-    rules, models = sources[0].rules, [source.open().parts for source in sources]  # graphs as imported are not kept
-    from stormdrop.driver.tune import learn
+    from stormdrop.search.goal import TotalLatency, WeightedLatency
+
+    if len(sources) > 1 and sources[0].sizes:
+        raise click.UsageError("--shapes gives several shapes of one input: tune one MODEL at several sizes")
+    each = [at_size for source in sources for at_size in source.each_size()]
+    if weights is not None:
+        if not isinstance(goal, TotalLatency):
+            raise click.UsageError("--weights are for --objective latency")
+        if len(weights) != len(each):
+            raise click.UsageError(f"--weights gives {len(weights)} weights for {len(each)} models or sizes")
+        goal = WeightedLatency(weights)
+    rules = each[0].rules
+    read = [_read(at_size) for at_size in each]
+    models, keys = [parts for parts, _ in read], [key for _, key in read]
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.report.objective import objective_json, target_of
@@ -138,17 +162,20 @@ def tune(
         )
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None
-    accepted = [_accepted(parts, tuned, store, console, quiet, rules, decided) for parts, tuned in zip(models, found)]
+    accepted = [
+        _accepted(parts, tuned, store, console, quiet, rules, decided, key)
+        for parts, tuned, key in zip(models, found, keys)
+    ]
+    several = "models" if len(sources) > 1 else "sizes"
     if not as_json:
-        for number, tuned in enumerate(accepted):
+        for number, (source, tuned) in enumerate(zip(sources, accepted)):
             if len(accepted) > 1:
-                heading(results(), tuned.name)
+                heading(results(), tuned.name if len(sources) > 1 else f"{tuned.name} at {shapes_text(tuned.shapes)}")
             print_tuned(results(), tuned, peak_gflops)
+            if tuned.costliest is not None:
+                print_show_hint(results(), source, tuned.costliest.id)
             _print_summary(tuned, target_of(goal, number), is_alone=len(accepted) == 1)
-        _print_search(accepted, goal, kept, seconds)
-    if store is not None:
-        with console.status("learning from what was measured"):
-            learn(store, target, lambda told: say(console, one_line(told, 500)))
+        _print_search(accepted, goal, kept, seconds, several)
     if as_json:
         objective = objective_json(goal, accepted)
         shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective}
@@ -156,7 +183,13 @@ def tune(
             {**tuned.to_json(), **shared, "in_model": None if tuned.in_model is None else tuned.in_model.to_json()}
             for tuned in accepted
         ]
-        options.print_json(reports[0] if len(reports) == 1 else {"models": reports})
+        options.print_json(reports[0] if len(reports) == 1 else {several: reports})
+
+
+def _read(source: Source) -> tuple[Partition, str]:
+    """Returns a model's tasks at one size, and the key of the size. The graph as imported is not kept."""
+    opened = source.open()
+    return opened.tuned_parts, opened.size_key(source)
 
 
 def _accepted(
@@ -167,23 +200,26 @@ def _accepted(
     quiet: bool,
     rules: tuple[Rule, ...],
     decided: Sequence[Verdict],
+    key: str,
 ) -> TunedModel:
-    """What the model itself accepts. What goes wrong here takes nothing from what was found."""
+    """Returns the schedules that the model itself accepts. A failure here does not affect the results of the search."""
     from stormdrop.driver.in_model import accept, kept_in, verdicts_of
+    from stormdrop.report.live import StatusLine
 
     try:
-        timed = partial(accept, parts, tuned, store, rules=rules, decided=decided)
+        timed = partial(accept, parts, tuned, store, rules=rules, decided=decided, size=key)
         if quiet:
             return timed()
-        with console.status("") as status:
-            return timed(tell=lambda text: status.update(text))
+        with StatusLine(console) as line:  # without a thread of its own, which the timing would notice
+            return timed(tell=line.tell)
     except StormdropError as error:
         say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
         return tuned if store is None else kept_in(store, tuned, verdicts_of(tuned, decided))
 
 
 def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bool) -> None:
-    """What one model came to; beside others, its trials too."""
+    """Prints the result of one model; with several models, its trials too."""
+    from stormdrop.report.gain import gain_text
     from stormdrop.report.objective import target_rows
 
     console = results()
@@ -197,16 +233,17 @@ def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bo
     rows.append(("estimated", f"{seconds_text(tuned.seconds)}, each kernel timed alone (defaults: {default})"))
     timed = tuned.in_model
     if timed is not None:
-        gain = f"{timed.default_seconds / timed.seconds:.2f}x" if timed.seconds else ""
         untuned = seconds_text(timed.default_seconds)
-        rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {untuned}), {gain}"))
+        rows.append(("in-model", f"{seconds_text(timed.seconds)} (untuned: {untuned}), {gain_text(timed)}"))
     print_pairs(console, [*rows, *target_rows(latency_target, tuned)])
     if not is_alone:
         console.print()
 
 
-def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None, seconds: float | None) -> None:
-    """What the models share: the search, its objective, the store."""
+def _print_search(
+    found: Sequence[TunedModel], goal: Goal, kept: str | None, seconds: float | None, several: str
+) -> None:
+    """Prints the results that the models share: the search, its objective, the store."""
     from stormdrop.report.objective import objective_rows
 
     first = found[0]
@@ -221,5 +258,5 @@ def _print_search(found: Sequence[TunedModel], goal: Goal, kept: str | None, sec
         ("stored", stored_text(kept, not_kept)),
     ]
     if len(found) > 1:
-        heading(results(), "all models")
+        heading(results(), f"all {several}")
     print_pairs(results(), rows)

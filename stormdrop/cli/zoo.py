@@ -19,11 +19,11 @@ Examples:
 """,
 )
 def zoo() -> None:
-    """Well-known networks as ONNX files, with seeded random weights: nothing is downloaded."""
+    """Write well-known networks as ONNX files, with seeded random weights: nothing is downloaded."""
 
 
 @zoo.command(
-    short_help="Which networks there are.",
+    short_help="List the networks.",
     epilog="""\b
 Examples:
   stormdrop zoo ls
@@ -32,7 +32,7 @@ Examples:
 )
 @options.as_json
 def ls(as_json: bool) -> None:
-    """Which networks there are: parameters, operations of one inference (a multiply-add is two), inputs."""
+    """List the networks: parameters, operations of one inference (a multiply-add is two), inputs."""
     from stormdrop.zoo import flops, names, parameters
     from stormdrop.zoo.catalogue import describe
 
@@ -65,7 +65,7 @@ Examples:
 def build(
     name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
 ) -> None:
-    """Write a network as an ONNX file; one that is there is replaced once the new one is whole."""
+    """Write a network as an ONNX file; an existing file is replaced once the new file is complete."""
     from stormdrop.files import replacing
     from stormdrop.zoo import DEFAULT_OPSET, build, parameters
     from stormdrop.zoo.catalogue import describe

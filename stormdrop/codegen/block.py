@@ -15,7 +15,10 @@ BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 
 
 class BlockWriter:
-    """Writes what the threads of one block do together; `thread` and `block` are the numbers of the present ones."""
+    """A writer of the cooperative statements of a thread block.
+
+    `thread` and `block` are the numbers of the present thread and block.
+    """
 
     def __init__(self, w: Writer, threads: int, pointers: Mapping[Buffer, str]) -> None:
         self.w, self.threads, self.pointers = w, threads, pointers
@@ -26,7 +29,10 @@ class BlockWriter:
         return short if self.w.index == "i32" else self.w.op(f"zext i32 {short} to i64")
 
     def digits(self, number: str, loops: Sequence[tuple[Var, int]], is_whole: bool) -> None:
-        """Bind variables to the digits of a number, the last the fastest. `is_whole`: it is below their product."""
+        """Binds variables to the digits of a number; the last digit changes fastest.
+
+        `is_whole`: the number is below the product of the extents.
+        """
         w = self.w
         stride = 1
         for k, (var, n) in reversed(list(enumerate(loops))):
@@ -36,7 +42,7 @@ class BlockWriter:
             stride *= n
 
     def _outside(self, op: str, x: str, n: int) -> str:
-        """A quotient or remainder, computed once at the function's entry."""
+        """Returns a quotient or remainder, computed once at the function's entry."""
         if n == 1:
             return x if op == "udiv" else "0"
         return self.w.hoisted(0, (op, x, n), lambda: self.w.op(f"{op} {self.w.index} {x}, {n}"))
@@ -68,7 +74,9 @@ class BlockWriter:
     # Accumulators across threads
 
     def combine(self, s: Combine, accs: Sequence[SsaValue]) -> list[SsaValue]:
-        """The accumulators combined over the threads that divided the reduction: exact in the first of them."""
+        """Returns the accumulators combined over the threads that divided the reduction: complete in the first of these
+        threads.
+        """
         combiner = s.tile.stage.combiner
         assert combiner is not None
         found = list(accs)
@@ -79,7 +87,7 @@ class BlockWriter:
         return self._through_memory(s, combiner, found) if s.groups > 1 else found
 
     def _from_neighbour(self, x: SsaValue, distance: int) -> SsaValue:
-        """The value of the thread whose number differs in one bit."""
+        """Returns the value of the thread at `distance`: its number differs in a single bit."""
         if x.lanes > 1:
             raise BuildError("vectors are not shuffled between threads")
         w = self.w
@@ -107,7 +115,9 @@ class BlockWriter:
                 raise BuildError(f"{x.dtype} is not shuffled between threads")
 
     def _through_memory(self, s: Combine, combiner: Combiner, accs: Sequence[SsaValue]) -> list[SsaValue]:
-        """Every group's first thread stores; then each thread combines the slots of its groups."""
+        """Returns the accumulators combined through memory: every group's first thread stores, then each thread
+        combines the slots of its groups.
+        """
         w, index, buffer = self.w, self.w.index, s.buffer
         assert buffer is not None
         width = sum(a.lanes for a in accs)
@@ -161,5 +171,5 @@ class BlockWriter:
 
 
 def _memory(x: SsaValue) -> str:
-    """The type of a value in memory."""
+    """Returns the type of a value in memory."""
     return vector_type("i8" if x.dtype == "bool" else LLVM[x.dtype], x.lanes)

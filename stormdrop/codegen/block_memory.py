@@ -1,10 +1,9 @@
 """Loads and stores of one GPU thread.
 
-Lanes are never masked: a vector is wholly live or wholly dead. There is no branch around a guarded read: where the
-guard fails, the first element of the buffer is read and replaced after the load. A staged operand is read at its own
-address: its box in shared memory has room for every instance of its reader's tile (`Access.has_dead`), while the
-buffer's first element may be in a box that is being filled. Vectors are accessed whole where their alignment is known,
-else lane by lane.
+Lanes are never masked: a vector is wholly live or wholly dead. There is no branch around a guarded read: if the guard
+fails, the first element of the buffer is read and replaced after the load. A staged operand is read at its own address,
+since its box in shared memory has room for every instance of its reader's tile (`Access.has_dead`). The buffer's first
+element may be in a box that is being filled. Vectors of known alignment are accessed whole, other vectors lane by lane.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from stormdrop.space.access import axes_of
 from stormdrop.target.scope import Scope
 
 WIDEST_BYTES = 16
-"""Of one access of a thread; every buffer begins at a multiple of it."""
+"""The widest access of a thread. Every buffer begins at a multiple of this size."""
 
 
 class BlockMemoryWriter(MemoryWriter):
-    """Writes loads and stores of the present instance, for one thread of a block."""
+    """A writer of loads and stores of the present instance, for one thread of a block."""
 
     # Loads
 
@@ -68,9 +67,9 @@ class BlockMemoryWriter(MemoryWriter):
         return result
 
     def _one_of_four(self, access: Access) -> SsaValue | None:
-        """An element of shared memory whose neighbours along an unrolled axis are needed too: one load for all.
+        """Returns an element of shared memory from a load that also brings its neighbours along an unrolled axis.
 
-        None where there is no such axis, or the group of neighbours is not aligned.
+        Returns None if there is no such axis, or if the group of neighbours is not aligned.
         """
         axis, n = self._unrolled_axis(access)
         if axis is None or access.buffer.scope is not Scope.SCRATCH:
@@ -94,8 +93,8 @@ class BlockMemoryWriter(MemoryWriter):
         return None if found is None else self._from_memory(found, dtype, 1)
 
     def _unrolled_axis(self, access: Access) -> tuple[Axis | None, int]:
-        """The axis of unit stride whose positions are written out, the innermost loop's or a row's, and how many of
-        them, a power of two, one access reaches.
+        """Returns an unrolled axis of unit stride (the innermost loop's or a row's), and its positions per access, a
+        power of two.
         """
         most = WIDEST_BYTES // ITEMSIZE[access.buffer.dtype]
         if self.is_finishing or access.atoms or most > 4:
@@ -119,7 +118,7 @@ class BlockMemoryWriter(MemoryWriter):
     # Addresses
 
     def _alignment(self, access: Access) -> int:
-        """The bytes, at most the widest access, that the present address is known to be a multiple of."""
+        """Returns the largest provable alignment of the present address in bytes, at most the widest access."""
         if has_data(access):
             return ITEMSIZE[access.buffer.dtype]
         form = self._form(access, with_inner=True)
@@ -130,14 +129,14 @@ class BlockMemoryWriter(MemoryWriter):
         return nbytes or WIDEST_BYTES
 
     def _multiple_of(self, atom: Expr) -> int:
-        """A number that divides every value of a loop variable."""
+        """Returns a number that divides every value of a loop variable."""
         inner = self.inner
         if inner is None or not isinstance(atom, Var) or self.at.open.get(inner.axis) is not atom:
             return 1
         return 1 if inner.low.startswith("%") else gcd(int(inner.low), inner.step)
 
     def _lane_addresses(self, access: Access) -> list[str]:
-        """The address of every lane."""
+        """Returns the address of every lane."""
         vector, n, item = self.at.vector, self.at.lanes, ITEMSIZE[access.buffer.dtype]
         if any(vector in axes_of(atom) for atom, _ in access.atoms):
             every = self._addresses(access)
@@ -148,9 +147,10 @@ class BlockMemoryWriter(MemoryWriter):
     # Asynchronous copies
 
     def copy(self, source: Access, guards: Sequence[Expr], to: Access) -> bool:
-        """Copy an element or a vector from global to shared memory; False where size or alignment does not allow it.
+        """Copies an element or a vector from global to shared memory; returns False if size or alignment does not allow
+        a copy.
 
-        Zeros are written where a guard fails.
+        Zeros are written if a guard fails.
         """
         w, nbytes = self.w, ITEMSIZE[to.buffer.dtype] * (1 if to.spread is Spread.ONE else self.at.lanes)
         is_vector = all(x.spread is Spread.CONTIGUOUS for x in (source, to))

@@ -45,7 +45,7 @@ from stormdrop.target.scope import Scope
 
 
 def emit(program: Program, target: Target) -> str:
-    """The text of the LLVM module."""
+    """Returns the text of the LLVM module."""
     pages = Pages({})
     declarations: set[str] = set()
     functions: list[str] = []
@@ -113,7 +113,7 @@ MOST_UNROLLED = 8  # iterations of a copy's loop
 
 
 def _is_copy(body: tuple[Stmt, ...]) -> bool:
-    """Whether a body only copies, one element or vector at a time."""
+    """Returns whether a body only copies, an element or a vector at a time."""
     return all(isinstance(s, (For, If, Finish)) for s in statements(body)) and all(
         s.tile.row_count * s.tile.chunks == 1 and not s.tile.stage.is_reduction and isinstance(s.value, (Load, Select))
         for s in statements(body)
@@ -122,9 +122,9 @@ def _is_copy(body: tuple[Stmt, ...]) -> bool:
 
 
 class StatementWriter:
-    """Writes statements; one TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`.
+    """A writer of statements. One TileWriter serves a reduction tile from its `Start` to its `Finish` or `Save`.
 
-    `block` writes what the threads of a block do together; None on a CPU.
+    `block` writes the cooperative statements of a thread block; None on a CPU.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class StatementWriter:
             case Barrier():
                 self.block.barrier()
                 for tile in self.started.values():
-                    tile.evaluator.forget()  # values loaded before are not those after
+                    tile.evaluator.forget()  # values loaded before may differ from values loaded after
             case CommitCopies():
                 self.block.commit()
             case WaitForCopies(pending):
@@ -176,7 +176,7 @@ class StatementWriter:
                 self.started[s.tile].accs = self.block.combine(s, self.started[s.tile].accs)
 
     def _written_out(self, var: Var, most: int, inner: tuple[Stmt, ...]) -> None:
-        """A short loop of a thread, one copy of the body for each iteration: their loads overlap."""
+        """Writes a short loop of a thread as one copy of the body per iteration: the loads of the copies overlap."""
         for i in range(most):
             self.w.push()
             self.w.variables[var] = (str(i), len(self.w.scopes) - 1, (i, i))

@@ -1,7 +1,7 @@
 """Code for expressions in an instance of a register tile.
 
 A value is memoised by the offsets it depends on, so an operand shared by rows or vectors is loaded once. A Select on an
-index condition is folded where the instance decides the condition; otherwise the condition guards the loads inside.
+index condition is folded if the instance decides the condition; otherwise the condition guards the loads inside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DATA_ONLY = frozenset({"pow", *BITWISE})
 
 
 class Evaluator:
-    """Writes expressions in the present instance of one tile."""
+    """A writer of expressions in the present instance of a tile."""
 
     def __init__(
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
@@ -48,7 +48,10 @@ class Evaluator:
         self._guards: Sequence[Expr] = ()
 
     def forget(self) -> None:
-        """Clear the memos. Due on entering and leaving a loop or branch, since their keys do not name it."""
+        """Clears the memos.
+
+        A call is due on entering and leaving a loop or branch, since the keys do not contain the loop or branch.
+        """
         self._memo, self.memory.blocks = {}, {}
 
     def value(self, e: Expr) -> SsaValue:
@@ -58,7 +61,7 @@ class Evaluator:
         return self._memo[key]
 
     def wide(self, e: Expr) -> SsaValue:
-        """A value in every lane; the broadcast is memoised."""
+        """Returns a value in every lane; the broadcast is memoised."""
         value = self.value(e)
         if value.lanes == self.at.lanes or not value.name.startswith("%"):
             return value
@@ -68,7 +71,7 @@ class Evaluator:
         return self._memo[key]
 
     def guarded_value(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
-        """A value whose loads are guarded by `parts`, with memos of its own: its code may be in a branch."""
+        """Returns a value with loads guarded by `parts`, and with memos of its own: its code may be in a branch."""
         blocks = self.memory.blocks
         with self._guarded_by(parts):
             self.forget()
@@ -119,8 +122,10 @@ class Evaluator:
                 raise BuildError(f"no code for {e}")
 
     def copied(self, value: Expr, store: Access) -> bool:
-        """Copy an element or a vector to shared memory asynchronously; False where the machine cannot: nothing is
-        written then. Beyond a border the copy is filled with zeros.
+        """Copies an element or a vector to shared memory asynchronously.
+
+        Returns False, without writing code, if the machine cannot copy it. Beyond a border the copy is filled with
+        zeros.
         """
         match value:
             case Load():
@@ -137,7 +142,7 @@ class Evaluator:
         return self.memory.copy(self.reads[load], conditions, store)
 
     def _pair(self, a: Expr, b: Expr) -> SsaValue:
-        """Two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load where they are adjacent."""
+        """Returns two bf16 or i16 packed into one 32-bit element, `a` in the lower half; one load if adjacent."""
         if isinstance(a, Load) and isinstance(b, Load) and not self._guards:
             loaded = self.memory.load_pair(self.reads[a], self.reads[b])
             if loaded is not None:
@@ -145,7 +150,7 @@ class Evaluator:
         return v.pair(self.w, self.value(a), self.value(b))
 
     def _border(self, condition: Expr, a: Expr, b: Expr) -> SsaValue:
-        """A Select on an index condition: folded, a guarded load, or both sides with guarded loads."""
+        """Returns a Select on an index condition: folded, a guarded load, or both sides with guarded loads."""
         parts = [part for part in conjuncts(condition) if self.at.decided(part) is not True]
         if any(self.at.decided(part) is False for part in parts):
             return self.value(b)
@@ -163,7 +168,7 @@ class Evaluator:
         return v.choice(self.w, self.lanes.condition(parts), inside, outside)
 
     def _with_border(self, e: Expr, guards: Sequence[Expr], border: Scalar) -> SsaValue:
-        """An expression of one load (see `preimage`), whose value is `border` where the guards fail."""
+        """Returns an expression of a single load (see `preimage`), with the value `border` if the guards fail."""
         match e:
             case Bin(op, a, c):
                 return v.arithmetic(self.w, op, self._with_border(a, guards, border), self.value(c))
@@ -174,19 +179,19 @@ class Evaluator:
                 return self._load(e, guards, border)
 
     def _under(self, parts: Sequence[Expr], e: Expr) -> SsaValue:
-        """A value whose loads are guarded by `parts` too."""
+        """Returns a value with loads that are guarded by `parts` too."""
         with self._guarded_by([*self._guards, *parts]):
             return self._compute(e)
 
     def _load(self, e: Load, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
-        """An element or a vector of a tensor, memoised by address; `otherwise` is its value where a guard fails."""
+        """Returns an element or vector of a tensor, memoised by address; `otherwise` is its value if a guard fails."""
         access = self.reads[e]
         if has_data(access):
             with self._guarded_by(guards):  # also the loads inside the index
                 return self.memory.load(access, guards, otherwise)
         if access.atoms:
             return self.memory.load(access, guards, otherwise)
-        # Vectors of a masked tile differ in their masks even where they read the same address.
+        # Vectors of a masked tile differ in their masks even if they read the same address.
         masked = self.at.vector is not None and (self.at.tile.live is not None or self.lanes.tail is not None)
         tests = tuple(self.at.test_key(g) for g in guards)
         offset = sum(c * self.at.offset[a] for a, c in access.coefficients)
@@ -199,7 +204,7 @@ class Evaluator:
 
 @memoised(4096)
 def preimage(e: Expr, value: Scalar) -> Scalar | None:
-    """The x with e(x) = value, where e widens one loaded number x and may add a constant integer to it; else None.
+    """Returns the x with e(x) = value if e widens a loaded number x, perhaps adding a constant integer; else None.
 
     A padded image of differences from a zero point is an image padded with the zero point: one load, no selection.
     """
@@ -215,5 +220,5 @@ def preimage(e: Expr, value: Scalar) -> Scalar | None:
 
 @memoised()
 def _is_index(e: Expr) -> bool:
-    """Whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
+    """Returns whether an integer expression is index arithmetic (no loads), which `Writer` hoists out of loops."""
     return not any(isinstance(n, Load) or (isinstance(n, Bin) and n.op in DATA_ONLY) for n in walk(e))

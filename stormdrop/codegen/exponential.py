@@ -1,6 +1,6 @@
 """exp, log and their relatives near zero, as straight-line code.
 
-Coefficients are weighted minimax (Remez) fits, refitted after the leading ones were rounded to the type.
+Coefficients are weighted minimax (Remez) fits, refitted after rounding the leading coefficients to the type.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LOG = {
 
 
 def reduce_exp(v: Vector, x: str, step: int = 1, lift: int = 0) -> tuple[str, str]:
-    """Split e^x = e^r * 2^(step * n), with |r| <= step * ln(2) / 2; return r and 2^(n + lift)."""
+    """Splits e^x = e^r * 2^(step * n), with |r| <= step * ln(2) / 2; returns r and 2^(n + lift)."""
     high, low = v.format.ln2
     # The exponent's bias rides on the rounder, so that a shift alone makes the power of two.
     rounder = v.const(v.format.rounder + v.format.bias + lift)
@@ -74,12 +74,12 @@ def reduce_exp(v: Vector, x: str, step: int = 1, lift: int = 0) -> tuple[str, st
 
 
 def reduced_expm1(v: Vector, r: str) -> str:
-    """e^r - 1 for |r| <= ln(2) / 2, good relative to itself."""
+    """Emits e^r - 1 for |r| <= ln(2) / 2, good relative to itself."""
     return v.fma(v.mul(r, r), v.polynomial(r, _EXPM1[v.format]), r)
 
 
 def exp(v: Vector, x: str) -> str:
-    """e^x = p * s * s, reduced by 2 ln 2: only the last product can overflow or be subnormal, so it rounds once.
+    """Emits e^x = p * s * s, reduced by 2 ln 2: only the last product can overflow or be subnormal, so it rounds once.
 
     That costs one degree more of p, and saves the instructions that would split the exponent in two.
     """
@@ -90,9 +90,9 @@ def exp(v: Vector, x: str) -> str:
 
 
 def expm1(v: Vector, x: str) -> str:
-    """e^x - 1 = 2 (s q + (s - 1/2)), where e^x = 2 s e^r and q = e^r - 1.
+    """Emits e^x - 1 = 2 (s q + (s - 1/2)), where e^x = 2 s e^r and q = e^r - 1.
 
-    The half keeps s finite for every finite result. Where e^x - 1 rounds to x, x is taken: q / 2 may be subnormal.
+    The half keeps s finite for every finite result. If e^x - 1 rounds to x, the result is x: q / 2 may be subnormal.
     """
     clamped = v.at_least(v.at_most(x, v.format.exp_range[1]), v.format.expm1_bottom)
     r, s = reduce_exp(v, clamped, lift=-1)
@@ -102,7 +102,10 @@ def expm1(v: Vector, x: str) -> str:
 
 
 def exponent_and_fraction(v: Vector, x: str) -> tuple[str, str]:
-    """k and f, as floats, of x = 2^k (1 + f), 1 + f from sqrt(1/2) to sqrt(2); x must be positive and finite."""
+    """Emits k and f, as floats, of x = 2^k (1 + f), with 1 + f from sqrt(1/2) to sqrt(2).
+
+    The argument x must be positive and finite.
+    """
     fmt = v.format
     lift = fmt.mantissa_bits + 2
     is_tiny = v.is_true("olt", x, v.const(2.0 ** (1 - fmt.bias)))
@@ -120,7 +123,7 @@ def exponent_and_fraction(v: Vector, x: str) -> tuple[str, str]:
 
 
 def log_of_positive(v: Vector, x: str) -> str:
-    """ln x = k ln 2 + ln(1 + f), where ln(1 + f) = 2 atanh(s) = f - s (f - R(s^2)) with s = f / (2 + f).
+    """Emits ln x = k ln 2 + ln(1 + f). With s = f / (2 + f), ln(1 + f) = 2 atanh(s) = f - s (f - R(s^2)).
 
     x must be positive and finite.
     """
@@ -140,7 +143,9 @@ def log(v: Vector, x: str) -> str:
 
 
 def log1p(v: Vector, x: str) -> str:
-    """ln(1 + x) = ln w + c / w, where w is 1 + x rounded and c what it lacks; c / w is NaN where w is 0 or infinite."""
+    """Emits ln(1 + x) = ln w + c / w: w is 1 + x rounded, c the rounding error. c / w is NaN for w = 0 and infinite
+    w.
+    """
     w, c = v.sum_of(v.const(1.0), x)
     rough, rest = log(v, w), v.div(c, w)
     result = v.select(v.is_true("ord", rest, rest), v.add(rough, rest), rough)

@@ -1,7 +1,7 @@
-"""Hashes of LLVM IR: whether a schedule still lowers to the code that was measured.
+"""Hashes of LLVM IR. They reveal whether a schedule still lowers to the measured code.
 
-A fingerprint holds two hashes, of the text as it is and of the text with its names renumbered. The first is quick to
-compare; the second stays the same where only names have changed.
+A fingerprint holds two hashes, of the text as it is and of the text with its names renumbered. The first hash is quick
+to compare; the second hash stays the same if only names have changed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ _NAME = re.compile(r"^define |^(?P<label>[\w.$-]+):|%(?P<local>[\w.$-]+)|@(?P<sy
 
 
 def normalised(text: str) -> str:
-    """The module with local values, labels and internal symbols numbered in the order in which they first appear.
+    """Returns the module with local values, labels and internal symbols numbered in the order in which they first
+    appear.
 
-    Values and labels are numbered in each function from 0. Symbols that others see keep their names.
+    Values and labels are numbered in each function from 0. External symbols keep their names.
     """
     internal = {f or g for f, g in _INTERNAL.findall(text)}
     symbols: dict[str, int] = {}
@@ -37,7 +38,7 @@ def normalised(text: str) -> str:
 
 
 def digest(data: str | bytes) -> str:
-    """16 hexadecimal digits of SHA-256."""
+    """Returns 16 hexadecimal digits of SHA-256."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:16]
 
 
@@ -46,6 +47,9 @@ def fingerprint(text: str) -> str:
 
 
 def has_fingerprint(text: str, known: str) -> bool:
-    """Whether a text is, up to its names, the one whose fingerprint is known; "" is nobody's."""
+    """Returns whether a text equals, up to its names, the text with the fingerprint `known`.
+
+    No text has the fingerprint "".
+    """
     plain, _, renumbered = known.partition(" ")
     return digest(text) == plain or digest(normalised(text)) == renumbered

@@ -30,7 +30,7 @@ MOST_SHORT_ELEMENTS = 1 << 31  # of every buffer: indices are then 32-bit intege
 
 
 def emit_module(program: Program, target: Gpu) -> str:
-    """The text of the LLVM module: a function for every call phase."""
+    """Returns the text of the LLVM module: a function for every call phase."""
     phases = [phase for phase in program.phases if not phase.at_load]
     declarations: set[str] = set()
     pages = Pages({})
@@ -43,7 +43,7 @@ def emit_module(program: Program, target: Gpu) -> str:
 
 
 def emit_prepare(program: Program, host: Cpu) -> str | None:
-    """The LLVM module of the load-time phases for the host; None where there are none."""
+    """Returns the LLVM module of the load-time phases for the host; None if there are none."""
     phases = tuple(phase for phase in program.phases if phase.at_load)
     return emit(replace(program, phases=phases), host) if phases else None
 

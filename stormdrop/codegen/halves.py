@@ -11,7 +11,7 @@ from stormdrop.ir.dtypes import Dtype
 
 
 def widened(w: Writer, x: SsaValue, has_f16: bool) -> SsaValue:
-    """A half as f32: exact."""
+    """Emits a half as f32: exact."""
     bits = _Bits(w, x.lanes)
     if x.dtype == "bf16":
         return bits.float(bits.op("shl", bits.extended(x), 16))
@@ -23,7 +23,7 @@ def widened(w: Writer, x: SsaValue, has_f16: bool) -> SsaValue:
 
 
 def rounded(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool) -> SsaValue:
-    """The nearest half of an f32; every NaN becomes one bf16."""
+    """Emits the nearest half of an f32; every NaN becomes one bf16."""
     if dtype == "f16" and has_f16:
         half = w.op(f"fptrunc {x} to {vector_type('half', x.lanes)}")
         bits = w.op(f"bitcast {vector_type('half', x.lanes)} {half} to {vector_type('i16', x.lanes)}")
@@ -66,14 +66,17 @@ class _Bits:
 
 
 def _to_bf16(b: _Bits, given: str, x: SsaValue) -> str:
-    """The upper half, rounded to nearest even; every NaN is 0x7FC0 (see `text.bf16_bits`)."""
+    """Emits the upper half of an f32, rounded to nearest even; every NaN is 0x7FC0 (see `text.bf16_bits`)."""
     odd = b.op("and", b.op("lshr", given, 16), 1)
     upper = b.op("lshr", b.op("add", given, b.op("add", odd, 0x7FFF)), 16)
     return b.select(b.w.op(f"fcmp une {x}, {x.name}"), 0x7FC0, upper)
 
 
 def _from_f16(b: _Bits, half: str) -> SsaValue:
-    """A product with 2^112 moves the exponent and makes subnormals normal; infinity and NaN are written out."""
+    """Emits f16 to f32.
+
+    A product with 2^112 moves the exponent and makes subnormals normal; infinity and NaN are special cases.
+    """
     magnitude = b.op("shl", b.op("and", half, 0x7FFF), 13)
     scale = splat(2.0**112, "f32", b.lanes)
     scaled = b.of(b.w.op(f"fmul {b.float(magnitude)}, {scale}"))
@@ -84,7 +87,8 @@ def _from_f16(b: _Bits, half: str) -> SsaValue:
 
 
 def _to_f16(b: _Bits, given: str) -> str:
-    """Normal: the exponent moved and the mantissa rounded as an integer. Subnormal: adding 1/2 rounds to 2^-24.
+    """Emits f32 to f16. For normal results, the exponent is moved and the mantissa rounded as an integer. For subnormal
+    results, adding 1/2 rounds to 2^-24.
 
     From 65520 on, the carry of the rounding makes infinity; from 65536 on it is written out.
     """

@@ -14,23 +14,23 @@ from stormdrop.space.access import axes_of
 
 
 class Lanes:
-    """Writes index expressions and masks in the present instance."""
+    """A writer of index expressions and masks in the present instance."""
 
     def __init__(self, w: Writer, at: TileCursor) -> None:
         self.w, self.at = w, at
         self.tail: str | None = None  # live elements left in the masked step of a vectorised reduction
 
     def vary(self, e: Expr) -> bool:
-        """Whether an expression may differ between the lanes of a vector."""
+        """Returns whether an expression may differ between the lanes of a vector."""
         return self.at.lanes > 1 and self.at.vector in axes_of(e)
 
     def index_value(self, e: Expr) -> SsaValue:
-        """An index expression used as a value: a vector if it varies by lane, else a scalar."""
+        """Returns an index expression used as a value: a vector if it varies by lane, else a scalar."""
         value = self.index(e) if self.vary(e) else SsaValue(self.w.integer(self.at.here(e)), self.w.index)
         return v.convert(self.w, value, "i64")
 
     def condition(self, parts: Sequence[Expr]) -> SsaValue:
-        """The conjunction of index conditions: a scalar, or a mask where it depends on the lane."""
+        """Returns the conjunction of index conditions: a scalar, or a mask if it depends on the lane."""
         if not any(self.vary(p) for p in parts):
             return SsaValue(self.w.integer(conjunction(self.at.here(p) for p in parts)), "bool")
         result: SsaValue | None = None
@@ -57,7 +57,7 @@ class Lanes:
                 raise BuildError(f"no mask for {p}")
 
     def index(self, e: Expr) -> SsaValue:
-        """An index expression for every lane, as a vector of integers."""
+        """Returns an index expression for every lane, as a vector of integers."""
         vector, w, n = self.at.vector, self.w, self.at.lanes
         if vector is None or vector not in axes_of(e):
             return v.broadcast(w, SsaValue(w.integer(self.at.here(e)), w.index), n)
@@ -80,7 +80,7 @@ class Lanes:
         return base if total is None else v.arithmetic(w, "add", base, total)
 
     def operation(self, e: Expr) -> SsaValue:
-        """An atom of an index (an operation that is not linear), as a vector of integers."""
+        """Returns an atom of an index (an operation that is not linear), as a vector of integers."""
         match e:
             case Bin("floordiv" | "mod" as op, a, b):
                 x, y = self.index(a), self.index(b)
@@ -94,7 +94,7 @@ class Lanes:
                 raise BuildError(f"{e} cannot be an index")
 
     def live(self) -> SsaValue | None:
-        """The mask of the live lanes of the present vector; None where all lanes are live."""
+        """Returns the mask of the live lanes of the present vector; None if all lanes are live."""
         tile, chunk, lanes = self.at.tile, self.at.chunk, self.at.lanes
         if self.at.vector is None or lanes == 1:
             return None
@@ -111,7 +111,7 @@ class Lanes:
         return SsaValue(made, "bool", lanes)
 
     def _first(self, count: str) -> SsaValue:
-        """The present vector's part of the mask of the first `count` lanes of a row."""
+        """Returns the present vector's part of the mask of the first `count` lanes of a row."""
         n, start = self.at.lanes, self.at.chunk * self.at.lanes
         if not count.startswith("%"):
             bits = ", ".join(f"i1 {'true' if start + i < int(count) else 'false'}" for i in range(n))

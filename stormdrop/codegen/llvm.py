@@ -2,11 +2,12 @@
 
     text ──assemble──▶ relocatable ELF bytes ──Code──▶ addresses of functions
 
-No optimiser pass runs: the emitter writes good SSA, the code generator does the rest. Objects carry no baked addresses
-and no external symbols (a `Code` refuses one that does), so the bytes can be shipped to another process or to disk.
+No optimiser pass runs: the emitter writes good SSA, the code generator does the rest. Objects contain no absolute
+addresses and no external symbols, which `Code` rejects. Therefore the bytes can be shipped to another process or to
+disk.
 
 LLVM ends the process on some faults that the verifier cannot see (an intrinsic the target cannot select, malformed
-inline assembly): candidates are therefore built in worker processes, never in the user's.
+inline assembly). Candidates are therefore built in worker processes, never in the user's process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stormdrop.errors import BuildError
 
 
 class TargetLike(Protocol):
-    """What LLVM has to know about a machine; the strings are LLVM's own."""
+    """The description of a machine for LLVM, in LLVM's own strings."""
 
     @property
     def triple(self) -> str: ...
@@ -64,7 +65,7 @@ def _initialise() -> None:
 
 @cache
 def _machine(triple: str, cpu: str, features: str) -> tuple[Any, str]:
-    """The target machine, and the lines that tell a module's parser about it."""
+    """Returns the target machine, and the lines that describe it to the parser of a module."""
     _initialise()
     try:
         machine = llvm.Target.from_triple(triple).create_target_machine(
@@ -96,17 +97,18 @@ def _compile(text: str, target: TargetLike, *, as_object: bool) -> Any:
 
 
 def _fast_codegen(on: bool) -> None:
-    """Leave out the two slowest passes over our code, which comes with its addresses already reduced and placed.
+    """Leaves out the two slowest passes over our code, which comes with its addresses already reduced and placed.
 
-    Half of all code generation time, and no kernel slower (measured on convolutions, products, softmax, depthwise). The
-    options are LLVM's globals: they are put back after each build, for others who use llvmlite in this process.
+    Without the passes code generation takes half the time, and no kernel is slower (measured on convolutions, products,
+    softmax, depthwise). The options are globals of LLVM. They are restored after each build, for other users of
+    llvmlite in this process.
     """
     for name in ("disable-lsr", "disable-cgp"):
         llvm.set_option("stormdrop", f"-{name}={int(on)}")
 
 
 def assemble(text: str, target: TargetLike) -> bytes:
-    """Compile LLVM IR text to the bytes of a relocatable, position-independent object.
+    """Compiles LLVM IR text to the bytes of a relocatable, position-independent object.
 
     Raises BuildError with LLVM's message if the text does not parse or verify, or if LLVM lacks the target.
     """
@@ -114,17 +116,17 @@ def assemble(text: str, target: TargetLike) -> bytes:
 
 
 def assembly(text: str, target: TargetLike) -> str:
-    """Compile LLVM IR text to assembly for people to read; otherwise as `assemble`."""
+    """Compiles LLVM IR text to readable assembly, otherwise as `assemble`."""
     return _compile(text, target, as_object=False)
 
 
 def llvm_version() -> str:
-    """Of the LLVM that generates code here."""
+    """Returns the version of the LLVM that generates code in this process."""
     return ".".join(map(str, llvm.llvm_version_info))
 
 
 def host() -> tuple[str, str, str]:
-    """LLVM's triple, cpu name and feature string for the machine this runs on."""
+    """Returns LLVM's triple, cpu name and feature string for the machine this runs on."""
     with _lock:
         return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
@@ -140,8 +142,8 @@ _STB_LOCAL = 0
 
 
 def _global_symbols(data: bytes) -> tuple[dict[str, tuple[int, int]], list[str]]:
-    """The names that a 64-bit ELF object defines, each with its offset in its section and the section's size, and the
-    names that it needs from elsewhere.
+    """Returns the names that a 64-bit ELF object defines, and the names that it needs. A defined name has its offset in
+    its section and the section's size.
     """
     if data[:6] != b"\x7fELF\x02\x01":
         raise BuildError("not a 64-bit little-endian ELF object")
@@ -152,7 +154,7 @@ def _global_symbols(data: bytes) -> tuple[dict[str, tuple[int, int]], list[str]]
         machine, section_offset, section_size, section_count = header[2], header[6], header[11], header[12]
         here = _ELF_MACHINES.get(platform.machine().lower())
         if machine != here:
-            raise BuildError(f"the object is for ELF machine {machine}, this one is {here} ({platform.machine()})")
+            raise BuildError(f"the object is for ELF machine {machine}, this machine is {here} ({platform.machine()})")
         sections = [_SECTION.unpack_from(data, section_offset + i * section_size) for i in range(section_count)]
         for _, kind, _, _, offset, size, link, first_global, _, entry_size in sections:
             if kind != _SHT_SYMTAB:
@@ -178,11 +180,12 @@ _OBJECTS_PER_LINKER = 64  # a linker keeps 8 kB for every object it ever saw; ma
 
 @lru_cache(maxsize=1)
 def _linker(generation: int) -> Any:
-    """The linker of this generation; every object becomes a library of its own in it, so names never meet.
+    """Returns the linker of this generation. Every object becomes a library of its own in the linker, so names never
+    collide.
 
-    JITLink rather than RuntimeDyld: it is as fast (about 0.12 ms an object; MCJIT takes 0.7) and puts an object's
-    sections into one block, which AArch64's ±4 GiB page addressing needs. Libraries keep the linker of their generation
-    alive (in C++), so that replacing it here frees it with the last of them.
+    The linker is JITLink, which is as fast as RuntimeDyld (about 0.12 ms an object; MCJIT takes 0.7). JITLink also puts
+    an object's sections into one block, which AArch64's ±4 GiB page addressing needs. Libraries keep the linker of
+    their generation alive (in C++), so that replacing it here frees it with the last of them.
     """
     _initialise()
     return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
@@ -202,8 +205,8 @@ class Code:
 
         Code(assemble(text, target)).address("k")
 
-    Raises BuildError if the bytes are no object of this machine, or if they need a symbol that they do not define (LLVM
-    would otherwise take it from whatever the process has loaded).
+    Raises BuildError if the bytes are no object of this machine, or if they need a symbol that they do not define.
+    Without this check LLVM would take the symbol from any library that the process has loaded.
     """
 
     _library: Any = None
@@ -219,7 +222,10 @@ class Code:
         self._defined, self.symbols = defined, tuple(defined)
 
     def address(self, symbol: str) -> int:
-        """Where `symbol` is in memory. Raises BuildError if the object does not define it or has been closed."""
+        """Returns the address of `symbol` in memory.
+
+        Raises BuildError if the object does not define it or has been closed.
+        """
         if self._library is None:
             raise BuildError("this code has been closed")
         if symbol not in self.symbols:
@@ -227,13 +233,13 @@ class Code:
         return self._library[symbol]
 
     def section(self, symbol: str) -> tuple[int, int]:
-        """The address and the size in bytes of the section that holds `symbol`. Raises as `address`."""
+        """Returns the address and the size in bytes of the section that holds `symbol`. Raises as `address`."""
         address = self.address(symbol)
         offset, nbytes = self._defined[symbol]
         return address - offset, nbytes
 
     def close(self) -> None:
-        """Free the code now; nobody may be running it."""
+        """Frees the code now; no thread may be running it."""
         library, self._library = self._library, None
         if library is not None:
             with _lock:

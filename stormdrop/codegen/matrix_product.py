@@ -38,7 +38,7 @@ _RESULT = "{ float, float, float, float }"
 
 
 class MatrixWriter:
-    """Writes the reduction steps of one tile."""
+    """A writer of the reduction steps of a tile."""
 
     def __init__(self, w: Writer, at: TileCursor, memory: BlockMemoryWriter) -> None:
         self.w, self.at, self.memory = w, at, memory
@@ -49,7 +49,7 @@ class MatrixWriter:
         self.inner: Axis = self.tile.stage.reduce_axes[-1]
 
     def update(self, s: Update, accs: Sequence[SsaValue]) -> list[SsaValue]:
-        """The accumulators, in the order of the cursor's instances, after one step."""
+        """Returns the accumulators, in the order of the cursor's instances, after one step."""
         assert s.fragments is not None
         chunks = self.tile.chunks
         per_group = GROUP // 4 // self.tile.lanes  # a lane's vectors in a group of columns: four lanes share a row
@@ -98,7 +98,7 @@ class MatrixWriter:
     # Fragments
 
     def _fragments(self, f: Fragment, groups: Sequence[Instance], is_row: bool) -> list[Registers]:
-        """For each group its two registers, k 0 and k 1."""
+        """Returns for each group its two registers, k 0 and k 1."""
         found: list[Registers] = []
         if f.is_scalar:
             for group in groups:
@@ -126,7 +126,10 @@ class MatrixWriter:
         return sum(c * self.at.offset[a] for a, c in f.access.coefficients)
 
     def _matrices(self, f: Fragment, distance: int, count: int) -> Registers:
-        """`ldmatrix` of `count` matrices. Those of the second group lie `distance` elements from those of the first."""
+        """Returns the registers of `ldmatrix` for `count` matrices.
+
+        Matrices of the second group lie `distance` elements after matrices of the first group.
+        """
         w = self.w
         access = replace(f.access, outer=f.access.outer + affine(f.second).scaled(distance))
         if not self._is_aligned(access):
@@ -138,8 +141,9 @@ class MatrixWriter:
         return [w.op(f"extractvalue {type} {whole}, {n}") for n in range(count)]
 
     def _is_aligned(self, access: Access) -> bool:
-        """Whether all rows of the matrices begin at multiples of `ROW_BYTES`. Along an axis the address moves by whole
-        groups, or by whole steps of the reduction.
+        """Returns whether all rows of the matrices begin at multiples of `ROW_BYTES`.
+
+        Along an axis the address moves by whole groups, or by whole steps of the reduction.
         """
         row = ROW_BYTES // ITEMSIZE[access.buffer.dtype]
         steps = matrix_granules(self.tile.stage)
@@ -148,7 +152,7 @@ class MatrixWriter:
         return not access.atoms and all(c % row == 0 for c in moves)
 
     def _scalar(self, f: Fragment, half: int) -> str:
-        """One 32-bit element of k 0 or k 1, loaded without ldmatrix."""
+        """Returns one 32-bit element of k 0 or k 1, loaded without ldmatrix."""
         here = self.at.offset[self.inner]
         self.at.offset[self.inner] = here + half * self.kernel.k // 2
         item = ITEMSIZE[f.access.buffer.dtype]
@@ -159,7 +163,10 @@ class MatrixWriter:
     # Products
 
     def _multiplied(self, a: Registers, b: Registers, c: Registers) -> Registers:
-        """C + A · B. Where the second group of rows is missing, A repeats the first, and its results are dropped."""
+        """Returns C + A · B.
+
+        If the second group of rows is missing, A repeats the first group, and the repeated results are dropped.
+        """
         kernel = self.kernel
         groups = len(c) // 2
         a = [x or a[n - 1] for n, x in enumerate(a)]
@@ -186,15 +193,18 @@ class MatrixWriter:
         return [self.w.op(f"extractvalue {_RESULT} {whole}, {n}") for n in range(4)]
 
     def _large(self, registers: Registers, is_rounded: bool) -> Registers:
-        """A fragment rounded to tf32: the large parts. Unchanged where the tensor was rounded ahead."""
+        """Returns a fragment rounded to tf32: the large parts.
+
+        The fragment is unchanged if the tensor was rounded ahead.
+        """
         return registers if is_rounded else [self._tf32(x) for x in registers]
 
     def _tf32(self, x: str) -> str:
-        """An f32 rounded to the nearest tf32, ties away from zero."""
+        """Returns an f32 rounded to the nearest tf32, ties away from zero."""
         return self._once(("tf32", x), lambda: self._rounded(self._float(x)))
 
     def _rest(self, x: str, large: str) -> str:
-        """The small part of an element: x - large, rounded to tf32."""
+        """Returns the small part of an element: x - large, rounded to tf32."""
 
         def make() -> str:
             return self._rounded(self.w.op(f"fsub float {self._float(x)}, {self._float(large)}"))
@@ -208,7 +218,7 @@ class MatrixWriter:
         return self.w.intrinsic("nvvm.f2tf32.rna", "i32", ("float", x))
 
     def _once(self, key: object, make: Callable[[], str]) -> str:
-        """`make()`, called once for each key in a step: memoised with the loads of the step."""
+        """Returns `make()`, called once for each key in a step: memoised with the loads of the step."""
         found = self.memory.blocks.setdefault(("matrix", key), [])
         if not found:
             found.append(make())

@@ -60,7 +60,7 @@ class InnerLoop:
 
 
 class MemoryWriter:
-    """Writes loads and stores of the present instance."""
+    """A writer of loads and stores of the present instance."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class MemoryWriter:
     # Addresses
 
     def address(self, access: Access) -> str:
-        """The address of the present instance, at lane 0."""
+        """Returns the address of the present instance, at lane 0."""
         item = ITEMSIZE[access.buffer.dtype]
         if has_data(access):
             pointer = self.address(replace(access, atoms=tuple((a, c) for a, c in access.atoms if not has_load(a))))
@@ -114,14 +114,14 @@ class MemoryWriter:
         return self._moved(pointer, (constant - far) * item)
 
     def _data_index(self, atom: Expr) -> SsaValue:
-        """A data-dependent atom of an index as an integer: a scalar, or a vector if it varies by lane."""
+        """Returns a data-dependent atom of an index as an integer: a scalar, or a vector if it varies by lane."""
         return v.convert(self.w, self.value(atom), self.w.index)
 
     def _moved(self, pointer: str, nbytes: int) -> str:
         return pointer if nbytes == 0 else self.w.op(f"getelementptr i8, ptr {pointer}, i64 {nbytes}")
 
     def _form(self, access: Access, with_inner: bool) -> Affine:
-        """The part of an address that depends on loop variables; the constant offsets are left out."""
+        """Returns the part of an address that depends on loop variables; the constant offsets are left out."""
         form = access.outer
         for a, c in access.coefficients:
             if a in self.at.open and (with_inner or self.inner is None or a is not self.inner.axis):
@@ -140,7 +140,7 @@ class MemoryWriter:
         return self.w.hoisted(self.w.affine_depth(form), ("ptr", buffer, index), make)
 
     def _addresses(self, access: Access) -> str:
-        """One address per lane."""
+        """Returns an address per lane."""
         vector, w, n = self.at.vector, self.w, self.at.lanes
         plain = replace(access, atoms=tuple((a, c) for a, c in access.atoms if vector not in axes_of(a)))
         base = self.address(plain)
@@ -155,7 +155,7 @@ class MemoryWriter:
         return w.op(f"getelementptr {MEMORY[access.buffer.dtype]}, ptr {base}, {index}")
 
     def _selected(self, access: Access, guards: Sequence[Expr], otherwise: Scalar) -> str:
-        """The element's address where the guards hold, else the address of a page filled with `otherwise`.
+        """Returns the element's address if the guards hold, else the address of a page filled with `otherwise`.
 
         The select is hoisted as far out as guards and address allow; without `access.page` it stays at the read.
         """
@@ -188,7 +188,7 @@ class MemoryWriter:
     # Loads
 
     def load(self, access: Access, guards: Sequence[Expr], otherwise: Scalar | None) -> SsaValue:
-        """An element or a vector; `otherwise` is its value where a guard fails (None: that value is not used)."""
+        """Returns an element or a vector; `otherwise` is its value if a guard fails (None: the value is unused)."""
         uniform, by_lane = [g for g in guards if not self.lanes.vary(g)], [g for g in guards if self.lanes.vary(g)]
         filler = otherwise if otherwise is not None else 0
         if access.spread is Spread.ONE:
@@ -223,7 +223,7 @@ class MemoryWriter:
         return self.w.intrinsic(f"masked.{name}", type, *args)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
-        """Two adjacent elements that all lanes share, in one load; None where the two are not adjacent and shared."""
+        """Returns two adjacent elements that all lanes share, in a single load; None for any other pair."""
         is_apart = low.buffer is not high.buffer or low.coefficients != high.coefficients
         shared = low.spread is Spread.ONE and high.spread is Spread.ONE and not (low.atoms or high.atoms)
         if is_apart or not shared or high.outer != low.outer.shifted(1):
@@ -234,7 +234,7 @@ class MemoryWriter:
     def _shared_element(
         self, access: Access, uniform: Sequence[Expr], by_lane: Sequence[Expr], otherwise: Scalar | None
     ) -> SsaValue:
-        """An element that all lanes share, read if the guards hold in any lane; a vector if the guards vary by lane."""
+        """Returns an element that all lanes share, read if any lane's guards hold; a vector if guards vary by lane."""
         dtype, w = access.buffer.dtype, self.w
         filler = otherwise if otherwise is not None else 0
         address = self._selected(access, uniform, filler) if uniform else self.address(access)
@@ -244,7 +244,7 @@ class MemoryWriter:
             some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (wanted.type, wanted.name))
             address = w.op(f"select i1 {some}, ptr {address}, ptr {self.pages.get(filler, dtype, 1)}")
         value = self._from_memory(w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}"), dtype, 1)
-        if inside is None or otherwise is None:  # lanes whose guard fails are not used
+        if inside is None or otherwise is None:  # lanes with a failing guard are not used
             return value
         return v.choice(w, inside, value, v.constant(otherwise, dtype, 1))
 
@@ -255,9 +255,7 @@ class MemoryWriter:
         return SsaValue(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
     def prefetch(self, p: Prefetch, trip: int) -> None:
-        """Prefetch this run's share of what a trip of the innermost loop, `trip` elements along its axis, reads of the
-        next block.
-        """
+        """Prefetches this run's share of the next block's lines for one trip of the innermost loop: `trip` elements."""
         w, item = self.w, ITEMSIZE[p.access.buffer.dtype]
         assert self.inner is not None
         lines = -(-p.access.coefficient(self.inner.axis) * trip * item // LINE_BYTES)
@@ -272,7 +270,7 @@ class MemoryWriter:
     # Transposed blocks
 
     def _transposed(self, access: Access) -> str:
-        """One row of a lanes × lanes block that is contiguous along the row axis: loaded by lane, then transposed."""
+        """Returns a row of a lanes × lanes block that is contiguous along the row axis: loaded by lane, transposed."""
         at, n, axis = self.at, self.at.lanes, access.square
         assert axis is not None
         here = at.offset[axis]
@@ -284,7 +282,7 @@ class MemoryWriter:
         return self.blocks[key][here % n]
 
     def _lane_row(self, access: Access, lane: int) -> str:
-        """The contiguous elements of one lane of a block; a dead lane reads the address of the tile's first lane."""
+        """Returns the contiguous elements of a lane of a block; a dead lane reads at the tile's first lane."""
         at, w, vector, live = self.at, self.w, self.at.vector, self.at.tile.live
         assert vector is not None
         item = ITEMSIZE[access.buffer.dtype]
@@ -300,7 +298,7 @@ class MemoryWriter:
         return w.op(f"load {vector_type(MEMORY[access.buffer.dtype], at.lanes)}, ptr {address}, align {item}")
 
     def _transpose(self, rows: list[str], dtype: Dtype) -> list[str]:
-        """Transpose a lanes × lanes block by shuffles: exchange halves, then quarters, down to single lanes."""
+        """Transposes a lanes × lanes block by shuffles: exchanges halves, then quarters, down to single lanes."""
         n = self.at.lanes
         type = vector_type(MEMORY[dtype], n)
         distance = n // 2
@@ -318,7 +316,7 @@ class MemoryWriter:
     # Stores
 
     def store(self, access: Access, value: SsaValue, inside: SsaValue | None = None) -> None:
-        """Store one value or vector; `inside` is a mask in addition to that of the live lanes."""
+        """Stores one value or vector; `inside` is a mask in addition to the mask of the live lanes."""
         dtype, n, w = access.buffer.dtype, self.at.lanes, self.w
         item = ITEMSIZE[dtype]
         if dtype == "bool":
@@ -334,8 +332,8 @@ class MemoryWriter:
                 return
             ending = _suffix(dtype, n)
             if dtype in ("i8", "u8") and mask.name.count("true") == 1:
-                # The miscompilation below, with no float of 8 bits to avoid it: a literal mask of one lane is what LLVM
-                # knows, so that lane alone is stored.
+                # The miscompilation below, with no float of 8 bits to avoid it: LLVM recognises a literal mask of one
+                # lane, so only that lane is stored.
                 lane = [" true" in part for part in mask.name.split(",")].index(True)
                 address = self._moved(address, lane * item)
                 one = w.op(f"extractelement {value}, i64 {lane}")

@@ -24,19 +24,19 @@ The pairs are lazy: advancing to the next writes the code that loads it.
 
 
 def fused(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
-    """A fused multiply-add: one rounding."""
+    """Yields fused multiply-adds, with a single rounding each."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, True)
 
 
 def separate(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
-    """A multiplication and an addition: two roundings."""
+    """Yields multiplications followed by additions, with two roundings each."""
     for (x, y), acc in zip(operands, accumulators):
         yield v.multiply_add(w, x, y, acc, False)
 
 
 def bf16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
-    """Two bf16 products per lane by AVX512_BF16's vdpbf16ps, which treats denormals as zero."""
+    """Yields two bf16 products per lane by AVX512_BF16's vdpbf16ps, which treats denormals as zero."""
     for (x, y), acc in zip(operands, accumulators):
         pairs = [w.op(f"bitcast {v.broadcast(w, z, acc.lanes)} to <{2 * acc.lanes} x bfloat>") for z in (x, y)]
         operands_of_one = [(acc.type, acc.name), *((f"<{2 * acc.lanes} x bfloat>", pair) for pair in pairs)]
@@ -45,7 +45,7 @@ def bf16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> It
 
 
 def i16_dot(w: Writer, operands: Pairs, accumulators: Sequence[SsaValue]) -> Iterator[SsaValue]:
-    """Two i16 products per lane by pmaddwd; with VNNI, LLVM makes one vpdpwssd of it and the addition.
+    """Yields two i16 products per lane by pmaddwd; with VNNI, LLVM fuses it with the addition into a vpdpwssd.
 
     A lane's two products overflow i32 only if all four factors are -32768.
     """
@@ -66,7 +66,7 @@ OUTER_PRODUCTS: dict[str, OuterProduct] = {
 
 
 def outer_product_of(target: Target, op: str, operand: Dtype) -> OuterProduct:
-    """The outer product for `op`: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
+    """Returns the outer product for `op`: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
     if op == "mul":
         return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
     wanted = I16_DOT if operand == "i16x2" else BF16_DOT

@@ -2,10 +2,10 @@
 
     |x|^y = exp(y · ln |x|)
 
-The absolute error of the exponent is the relative error of the result, and the exponent may be 745: ln |x| has to have
-ten bits more than the result. f32 is therefore computed in f64. In f64 the logarithm, its product with y and the terms
-of the exponential are sums of two floats, and only the last addition rounds to one: the result is off by little more
-than half an ulp, so that powers which are floats themselves (5^3, 16^0.75) come out exactly.
+The absolute error of the exponent is the relative error of the result, and the exponent may be 745. Hence ln |x| needs
+ten bits more than the result. The f32 power is therefore computed in f64. In f64 the logarithm, its product with y and
+the terms of the exponential are sums of two floats; only the last addition rounds to a single float. The error of the
+result is little more than half an ulp: representable powers (5^3, 16^0.75) are exact.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ _EXP = (
 
 
 def power(v: Vector, x: str, y: str) -> str:
-    """C's pow: 1 for y = 0 or x = 1 even with NaN; a negative x wants an integer y, whose parity decides the sign."""
+    """Emits C's pow.
+
+    The result is 1 for y = 0 or x = 1, even with NaN. A negative x requires an integer y; its parity decides the sign.
+    """
     zero, one, infinity, nan = (v.const(c) for c in (0.0, 1.0, math.inf, math.nan))
     a = v.call("fabs", x)
     bounded = v.at_least(v.at_most(y, HUGE_EXPONENT), -HUGE_EXPONENT)
@@ -80,7 +83,7 @@ def _size_in_two(v: Vector, a: str, y: str) -> str:
 
 
 def _log_in_two(v: Vector, x: str) -> tuple[str, str]:
-    """ln x as two floats, right to about 2^-66 of itself: k ln 2 + 2s + s^3 (2/3 + s^2 P(s^2)), s = f / (2 + f)."""
+    """Emits ln x as two floats, right to about 2^-66 of it: k ln 2 + 2s + s^3 (2/3 + s^2 P(s^2)), s = f / (2 + f)."""
     k, f = exponent_and_fraction(v, x)
     one = v.const(1.0)
     divisor, divisor_low = v.sum_of_ordered(one, v.add(f, one))
@@ -107,7 +110,7 @@ def _log_in_two(v: Vector, x: str) -> tuple[str, str]:
 
 
 def _exp_of_two(v: Vector, x: str, x_low: str) -> str:
-    """e^(x + x_low) = 2^n (1 + r + r^2/2 + r^3 P(r)), of which the first three terms are summed in two floats."""
+    """Emits e^(x + x_low) = 2^n (1 + r + r^2/2 + r^3 P(r)), of which the first three terms are summed in two floats."""
     fmt = v.format
     bottom, top = fmt.exp_range
     is_bounded = v.is_true("olt", v.call("fabs", x), v.const(-bottom))

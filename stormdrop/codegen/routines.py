@@ -1,10 +1,10 @@
-"""Functions of their own inside a kernel's module: what needs a loop or a table, and is rare.
+"""Routines inside a kernel's module, for rare operations that need a loop or a table.
 
     call <8 x double> @sd.fmod.v8f64(<8 x double> %a, <8 x double> %b)     # anywhere in the text
-    definitions(text, attributes, declarations)                            # its definition, and what that needs
+    definitions(text, attributes, declarations)                            # its definition, and further routines
 
-They are internal to the module, so that no external symbol is left in the object. Names end in the type, as those of
-LLVM's intrinsics do.
+The routines are internal to the module: the object keeps no external symbol. Names end in the type, like the names of
+LLVM's intrinsics.
 """
 
 from __future__ import annotations
@@ -23,22 +23,27 @@ _TYPES = {"f64": "double", "i32": "i32", "i64": "i64"}
 
 
 def fmod(v: Vector, x: str, y: str) -> str:
-    """C's fmod: what is left of x after as many whole y as fit, exactly, with the sign of x.
+    """Emits C's fmod: the exact remainder of x after subtracting as many whole y as fit, with the sign of x.
 
-    It is always a float of the operands' format, so that f32 loses nothing in f64.
+    The remainder is always a float of the operands' format, so f32 loses nothing in f64.
     """
     kind, wide = v.wide.floats, v.wide.suffix
     return v.narrowed(v.out.op(f"call {kind} @{_FMOD}.{wide}({kind} {v.widened(x)}, {kind} {v.widened(y)})"))
 
 
 def integer_power(out: Writer, x: str, y: str, element: str, lanes: int) -> str:
-    """x to the y of integers, modulo 2^bits. Negative y: the quotient 1 / x^-y, which is 0 unless x is 1 or -1."""
+    """Emits x to the y of integers, modulo 2^bits.
+
+    For negative y the result is the quotient 1 / x^-y, which is 0 unless x is 1 or -1.
+    """
     kind = vector_type(element, lanes)
     return out.op(f"call {kind} @{_POWER}.{suffix(element, lanes)}({kind} {x}, {kind} {y})")
 
 
 def definitions(ir: str, attributes: str, declarations: set[str]) -> list[str]:
-    """The text of every routine that `ir` calls, each once; what these call is added to `declarations`."""
+    """Returns the text of every routine that `ir` calls, without duplicates; adds the intrinsics that these routines
+    call to `declarations`.
+    """
     called = sorted({(name, int(lanes or 1), element) for name, lanes, element in _CALL.findall(ir)})
     found: dict[str, None] = {}
     for name, lanes, element in called:
@@ -58,7 +63,7 @@ def _remainder(lanes: int, element: str, attributes: str, declarations: set[str]
 
 
 def _lane_by_lane(name: str, arguments: Sequence[str], lanes: int, element: str, attributes: str) -> list[str]:
-    """The vector version of a scalar routine; an argument that has a type is the same for all lanes."""
+    """Returns the vector version of a scalar routine; an argument that has a type is the same for all lanes."""
     if lanes == 1:
         return []
     scalar = _TYPES[element]
@@ -75,7 +80,7 @@ def _lane_by_lane(name: str, arguments: Sequence[str], lanes: int, element: str,
 
 
 def _fmod(attributes: str, declarations: set[str]) -> str:
-    """Long division of the mantissas, eleven bits at a time.
+    """Returns the text of fmod: long division of the mantissas, eleven bits at a time.
 
         |x| = m · 2^a, |y| = n · 2^b:    m ← (m · 2^11) mod n    until a - b bits are shifted;    result m · 2^b
 
@@ -119,7 +124,7 @@ def _fmod(attributes: str, declarations: set[str]) -> str:
 
 
 def _parts(w: Writer, v: Vector, size: str) -> tuple[str, str]:
-    """The exponent's field, at least 1, and the mantissa with its leading bit, which subnormals have not."""
+    """Returns the exponent's field, at least 1, and the mantissa with its leading bit, which subnormals have not."""
     field = v.integer("lshr", size, 52)
     is_normal = w.op(f"icmp ne i64 {field}, 0")
     mantissa = v.integer("and", size, (1 << 52) - 1)
@@ -128,9 +133,10 @@ def _parts(w: Writer, v: Vector, size: str) -> tuple[str, str]:
 
 
 def _power(lanes: int, element: str, attributes: str, declarations: set[str]) -> list[str]:
-    """Squares of x, multiplied where the exponent has a bit, until no lane has one left.
+    """Returns the integer power as a loop: multiplies the squares of x at the set bits of the exponent, until no lane
+    has a bit left.
 
-    The bits of a negative exponent have its parity, which is all that 1 and -1 ask for; of 0 its powers stay 0.
+    The bits of a negative exponent have its parity, which suffices for x = 1 and x = -1; for x = 0 all powers stay 0.
     """
     kind, mask = vector_type(element, lanes), vector_type("i1", lanes)
     zero, one, two = (str(k) if lanes == 1 else f"splat ({element} {k})" for k in range(3))

@@ -59,12 +59,12 @@ def vector_type(element: str, lanes: int) -> str:
 
 
 def suffix(element: str, lanes: int) -> str:
-    """A type as it ends the names of intrinsics and routines: `f32`, `v8f64`."""
+    """Returns the name of a type at the end of the names of intrinsics and routines: `f32`, `v8f64`."""
     return element if lanes == 1 else f"v{lanes}{element}"
 
 
 def literal(value: Scalar, dtype: Dtype) -> str:
-    """An LLVM literal; a float is written as the bits of the equal double."""
+    """Returns an LLVM literal; a float is written as the bits of the equal double."""
     if dtype == "bool":
         return "true" if value else "false"
     if dtype not in FLOATS:
@@ -78,7 +78,7 @@ def literal(value: Scalar, dtype: Dtype) -> str:
 
 
 def _rounded(x: float) -> float:
-    """Round to the nearest f32; overflow gives infinity."""
+    """Rounds to the nearest f32; overflow gives infinity."""
     try:
         return struct.unpack("<f", struct.pack("<f", x))[0]
     except OverflowError:
@@ -86,13 +86,13 @@ def _rounded(x: float) -> float:
 
 
 def bf16_bits(x: float) -> int:
-    """The upper half of an f32, rounded to nearest even; every NaN becomes 0x7FC0."""
+    """Returns the upper half of an f32, rounded to nearest even; every NaN becomes 0x7FC0."""
     (bits,) = struct.unpack("<I", struct.pack("<f", x))
     return 0x7FC0 if math.isnan(x) else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def f16_bits(x: float) -> int:
-    """The nearest f16, ties to even; overflow gives infinity."""
+    """Returns the nearest f16, ties to even; overflow gives infinity."""
     try:
         return int(struct.unpack("<H", struct.pack("<e", x))[0])
     except OverflowError:
@@ -108,7 +108,10 @@ class Writer:
     """A builder of one LLVM function; `here` is the insertion point, `block` the label of the present basic block."""
 
     def __init__(self, declarations: set[str] | None = None, index: Dtype = "i64") -> None:
-        """`declarations`: those of the module, to which the function's are added. `index`: the type of indices."""
+        """`declarations` holds the module's declarations, to which the function adds its own.
+
+        `index` is the type of indices.
+        """
         self.index: Dtype = index
         self.text: Text = []
         self.here: Text = self.text
@@ -144,12 +147,12 @@ class Writer:
         self.declarations.add(text)
 
     def intrinsic(self, name: str, result: str, *args: tuple[str, str]) -> str:
-        """Call `llvm.name` with (type, value) arguments."""
+        """Calls `llvm.name` with (type, value) arguments."""
         self.declare(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
         return self.op(f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})")
 
     def function(self, head: str) -> str:
-        """The definition of the function; `head`: result, name, parameters and attributes."""
+        """Returns the definition of the function; `head` holds result, name, parameters and attributes."""
         return "\n".join([f"define {head} {{", *flatten(self.text), "}"])
 
     # Index arithmetic
@@ -172,28 +175,28 @@ class Writer:
         return depth
 
     def hoisted(self, depth: int, key: object, make: Callable[[], str]) -> str:
-        """The value memoised under `key`, else `make()` emitted into the prologue of the scope at `depth`."""
+        """Returns the value memoised under `key`, else `make()` emitted into the prologue of the scope at `depth`."""
         scope = self.scopes[depth]
         if key not in scope.memo:
             scope.memo[key] = self.written_into(scope.prologue, make)
         return scope.memo[key]
 
     def written_into(self, place: Text, make: Callable[[], str]) -> str:
-        """The result of `make`, whose instructions go to another place."""
+        """Returns the result of `make`; its instructions go to `place`."""
         outside, self.here = self.here, place
         result = make()
         self.here = outside
         return result
 
     def known(self, atom: Expr) -> Interval | None:
-        """The bounds of a loop variable."""
+        """Returns the bounds of a loop variable."""
         return self.variables[atom][2] if isinstance(atom, Var) else None
 
     def interval(self, e: Expr) -> Interval | None:
         return bounds(e, self.known)
 
     def integer(self, e: Expr) -> str:
-        """An index expression as an `index` (a condition as an i1), hoisted as far out as its variables allow."""
+        """Returns an index expression as an `index` (a condition as i1), hoisted as far out as its variables allow."""
         match e:
             case Const(value, dtype):
                 return literal(value, dtype)
@@ -225,7 +228,7 @@ class Writer:
         return self.floor_division(op, x, y, self.index, 1, known is not None and known[0] >= 0)
 
     def floor_division(self, op: str, x: str, y: str, type: str, lanes: int, non_negative: bool) -> str:
-        """Floor division or its remainder. `non_negative`: known that x >= 0 and y > 0, so unsigned division does."""
+        """Returns floor division or its remainder. `non_negative`: x >= 0 and y > 0, so unsigned division suffices."""
         if non_negative:
             return self.op(f"{'udiv' if op == 'floordiv' else 'urem'} {type} {x}, {y}")
         zero = "0" if lanes == 1 else "zeroinitializer"
@@ -243,7 +246,7 @@ class Writer:
         return self.op(f"add {type} {q}, {one}")
 
     def affine(self, form: Affine) -> str:
-        """A linear form, summed from the outermost variable inwards, so that each partial sum is hoisted."""
+        """Returns a linear form, summed from the outermost variable inwards, so that each partial sum is hoisted."""
         if not form.terms:
             return str(form.constant)
         parts = sorted((self.depth_of(atom), k) for k, (atom, _) in enumerate(form.terms))
@@ -287,7 +290,7 @@ class Writer:
         carried: Sequence[SsaValue],
         body: Callable[[Sequence[SsaValue], Loop], Sequence[SsaValue]],
     ) -> list[SsaValue]:
-        """`for var in range(low, high, step)` with loop-carried values; returns their values after the loop."""
+        """Writes `for var in range(low, high, step)` with loop-carried values; returns their values after the loop."""
         start, inside, done = self.block, self.new_label("loop"), self.new_label("done")
         before: Text = []
         self.here.append(before)
@@ -345,7 +348,7 @@ class Writer:
         self.label(done)
 
     def rarely(self, condition: str, type: str, usual: str, other: Callable[[], str]) -> str:
-        """`usual`, or where the i1 `condition` holds the result of the code that `other` writes, behind a branch."""
+        """Returns `usual`, or, if the i1 `condition` holds, the result of the code that `other` writes, in a branch."""
         before, aside, done = self.block, self.new_label("aside"), self.new_label("join")
         self.line(f"br i1 {condition}, label %{aside}, label %{done}")
         self.label(aside)
@@ -358,7 +361,7 @@ class Writer:
 
 @dataclass(slots=True)
 class Loop:
-    """A loop under construction: text before it and at its latch; its induction pointers."""
+    """A loop under construction: the text before the loop and at its latch, and its induction pointers."""
 
     writer: Writer
     before: Text
@@ -367,7 +370,7 @@ class Loop:
     memo: dict[object, str] = field(default_factory=dict[object, str])
 
     def pointer(self, key: object, first: Callable[[], str], step_bytes: int) -> str:
-        """An induction pointer: `first`, computed before the loop, plus `step_bytes` per trip."""
+        """Returns an induction pointer: `first`, computed before the loop, plus `step_bytes` per trip."""
         if key not in self.memo:
             w = self.writer
             start = w.written_into(self.before, first)

@@ -23,7 +23,7 @@ Body = Callable[[tuple[Stmt, ...]], None]
 
 
 class TileWriter:
-    """Writes the statements on one tile at the writer's insertion point."""
+    """A writer of the statements on a tile, at the insertion point of `Writer`."""
 
     def __init__(
         self, w: Writer, tile: RegisterTile, pointers: Mapping[Buffer, str], pages: Pages, target: Target
@@ -38,7 +38,7 @@ class TileWriter:
     # Accumulators
 
     def start(self, s: Start) -> None:
-        """Set the accumulators to the combiner's identity, or load the partial results of earlier reduce blocks."""
+        """Sets the accumulators to the combiner's identity, or loads the partial results of earlier reduce blocks."""
         assert self.stage.combiner is not None
         w, dtype, lanes = self.w, self.stage.acc.dtype, self.at.lanes
         self.accs = [v.constant(identity_of(self.stage.combiner, dtype), dtype, lanes) for _ in self.at.all]
@@ -67,7 +67,7 @@ class TileWriter:
             self.w.line(f"store {value}, ptr {address}, align {ITEMSIZE[value.dtype]}")
 
     def update(self, s: Update, only: int | None = None) -> None:
-        """One reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
+        """Writes a reduction step for every accumulator, or for accumulator `only`; neutral updates are dropped."""
         assert self.stage.combiner is not None
         if s.fragments is not None:
             memory, matrix = self.evaluator.memory, self.stage.matrix
@@ -92,7 +92,7 @@ class TileWriter:
             self.accs[i] = new if mask is None else v.choice(self.w, mask, new, old)
 
     def _combined(self, value: Expr, numbers: Sequence[int]) -> Iterator[SsaValue]:
-        """The new values of the accumulators `numbers`, generated lazily: operands are written on first use."""
+        """Yields the new values of the accumulators `numbers`, generated lazily: operands are written on first use."""
         combiner, e = self.stage.combiner, self.evaluator
         assert combiner is not None
         match value:
@@ -110,7 +110,7 @@ class TileWriter:
             yield i
 
     def _results(self) -> dict[tuple[int, ...], SsaValue]:
-        """The reduction's value for every row and vector; a reduced vector axis is combined across its lanes."""
+        """Returns the reduction's value for every row and vector; a reduced vector axis is combined over its lanes."""
         table = {(*row, chunk): a for (row, chunk), a in zip(self.at.all, self.accs)}
         if not self.stage.vector_is_reduced:
             return table
@@ -141,7 +141,7 @@ class TileWriter:
                 self._rolled(loop, str(low), str(high), loop.step, may_be_empty, lambda _: body(loop.body))
 
     def carry(self, loop: For, body: Body) -> None:
-        """A loop over blocks of the reduction, which the accumulators pass in registers."""
+        """Writes a loop over blocks of the reduction that carries the accumulators in registers."""
 
         def write(carried: Sequence[SsaValue], _: Loop) -> Sequence[SsaValue]:
             self.evaluator.forget()
@@ -174,7 +174,7 @@ class TileWriter:
         self.evaluator.forget()
 
     def _innermost(self, loop: ReduceLoop, low: int | str, high: int | str, update: Update) -> None:
-        """The unrolled loop, then the remaining whole steps, then the masked partial step of a vector axis."""
+        """Writes the unrolled loop, then the remaining whole steps, then the masked partial step of a vector axis."""
         if isinstance(low, int) and isinstance(high, int):
             rolled, written, left = loop.split(low, high)
             if rolled:
@@ -221,8 +221,9 @@ class TileWriter:
         self._rolled(loop, low, high, step, may_be_empty, body)
 
     def _straight(self, loop: ReduceLoop, positions: range, update: Update) -> None:
-        """Steps written out at constant positions. On a CPU all steps of one accumulator, then the next, so that few
-        operands are live at once; a GPU's registers hold all accumulators, so its operands of one step are.
+        """Writes steps at constant positions. A CPU executes all steps of an accumulator before the next accumulator,
+        so that few operands are live at once. A GPU holds all accumulators in registers and executes step by step: only
+        the operands of a single step are live.
         """
         by_accumulator = len(positions) > 1 and not isinstance(self.target, Gpu)
         for i in range(len(self.accs)) if by_accumulator else [None]:
@@ -230,7 +231,7 @@ class TileWriter:
                 self.update(update, i)
 
     def _masked_step(self, loop: ReduceLoop, start: str, left: str, update: Update) -> None:
-        """The last, partial step of a vectorised reduction: accumulators keep their value in dead lanes."""
+        """Writes the last, partial step of a vectorised reduction: accumulators keep their value in dead lanes."""
         position = Var(loop.var.name + "_end")
         if start.startswith("%"):
             # The position is an SSA value defined here: index arithmetic on it must not be hoisted further out.
@@ -249,7 +250,7 @@ class TileWriter:
     # The store
 
     def finish(self, s: Finish) -> None:
-        """Compute and store the final values."""
+        """Computes and stores the final values."""
         e = self.evaluator
         e.results = self._results() if self.stage.is_reduction else {}
         e.reads = s.reads
@@ -260,7 +261,7 @@ class TileWriter:
                 self._finish_one(s)
 
     def _finish_one(self, s: Finish) -> None:
-        """Store one row and vector where the stage's guard holds: in a branch, or masked if it varies by lane."""
+        """Stores a row and vector if the stage's guard holds: in a branch, or masked if the guard varies by lane."""
         limits = self.at.undecided_limits()
         if limits:
             self.w.branch(self.w.integer(conjunction(limits)), lambda: self._finish_live(s))
@@ -268,7 +269,7 @@ class TileWriter:
             self._finish_live(s)
 
     def _finish_live(self, s: Finish) -> None:
-        """Store an instance that is not dead. Values computed in its branch are not used in another."""
+        """Stores an instance that is not dead. Values computed in its branch are not used in another."""
         memory, is_branch = self.evaluator.memory, bool(self.tile.limits)
         memory.is_finishing = True
         if is_branch:

@@ -2,11 +2,12 @@
 
     x = n · π/2 + r,   |r| <= π/4,   sin(x + q · π/2) = ±sin(r) or ±cos(r) by the parity and the sign of n + q
 
-Up to `NEAR` the reduction is Cody and Waite's: three multiply-adds. Beyond, it is Payne and Hanek's, in integers: of
-2/π only those bits are multiplied that decide the quotient modulo 4 and its fraction. That is a routine which works
-lane by lane and is called only where a lane needs it: the usual case pays for a comparison and a branch.
+Up to `NEAR` the reduction is Cody and Waite's: three multiply-adds. Beyond `NEAR`, the reduction is Payne and Hanek's,
+in integers. It multiplies only the bits of 2/π that determine the quotient modulo 4 and its fraction. A routine
+performs this reduction lane by lane, and is called only if a lane needs it. The usual case costs a comparison and a
+branch.
 
-f32 is computed in f64, whose 53 bits make the reduction short and exact enough.
+The f32 functions are computed in f64: its 53 bits make the reduction short and exact enough.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NEAR = 1e5
 SINE = "sd.sine"
 _TABLE = "@sd.two_over_pi"
 
-# (sin(r) / r - 1) / z and (cos(r) - 1 + z/2) / z^2 with z = r^2, |r| <= pi/4. The shorter ones are good to f32.
+# (sin(r) / r - 1) / z and (cos(r) - 1 + z/2) / z^2 with z = r^2, |r| <= pi/4. The shorter polynomials suffice for f32.
 _SIN = {
     F32: (-0.16666654937154501, 0.008332177716181508, -0.00019517238793326482),
     F64: (
@@ -51,7 +52,7 @@ _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 
 
 def sine(v: Vector, x: str, quadrant: int) -> str:
-    """sin(x + quadrant * pi/2)."""
+    """Emits sin(x + quadrant * pi/2)."""
     wide, given = v.wide, v.widened(x)
     usual = _near(wide, given, quadrant, _SIN[v.format], _COS[v.format])
     far = v.is_true("ogt", v.call("fabs", x), v.const(NEAR))
@@ -74,7 +75,7 @@ def _near(v: Vector, x: str, quadrant: int, sine: Sequence[float], cosine: Seque
 
 
 def _at_quadrant(v: Vector, r: str, turns: str, sine: Sequence[float], cosine: Sequence[float]) -> str:
-    """sin(r + turns * pi/2), of which the two lowest bits count."""
+    """Emits sin(r + turns * pi/2); only the two lowest bits of `turns` count."""
     z = v.mul(r, r)
     one = v.const(1.0)
     # r * (1 + ...) and not r + ...: that would lose the sign of -0.
@@ -87,7 +88,7 @@ def _at_quadrant(v: Vector, r: str, turns: str, sine: Sequence[float], cosine: S
 
 # ---- the routine ---------------------------------------------------------------------------------------------------
 
-# The first 1,216 bits of 2/pi: the largest f64 is m * 2^971 and needs those from 970 to 1,161.
+# The first 1,216 bits of 2/pi: the largest f64 is m * 2^971 and needs the bits from 970 to 1,161.
 _TWO_OVER_PI = (
     "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921C"
     "FE1DEB1CB129A73EE88235F52EBB4484E99C7026B45F7E413991D639835339F49C845F8BBDF9283B1FF897FFDE05980F"
@@ -97,13 +98,14 @@ _TWO_OVER_PI = (
 
 
 def table() -> str:
-    """The constant that the routine reads: a word of zeros, and 2/pi."""
+    """Returns the constant that the routine reads: a word of zeros, and 2/pi."""
     words = [0, *(int(_TWO_OVER_PI[k : k + 16], 16) for k in range(0, len(_TWO_OVER_PI), 16))]
     return f"{_TABLE} = internal constant [{len(words)} x i64] [{', '.join(f'i64 {w}' for w in words)}]"
 
 
 def routine(attributes: str, declarations: set[str]) -> str:
-    """`double sine(double x, double usual, i64 quadrant)`: `usual` where x is near or not finite.
+    """Returns the text of `double sine(double x, double usual, i64 quadrant)`: the result is `usual` if x is near or
+    not finite.
 
         2/pi = 0.b1 b2 b3 ...,  |x| = m * 2^e:  bits up to b(e-2) add multiples of 4 to |x| * 2/pi and are left out;
         m times the next 192 bits is, modulo 2^192, the quotient modulo 4 (two bits) and its fraction
@@ -138,7 +140,7 @@ def _far(w: Writer, v: Vector, size: str) -> str:
     product = w.op(f"add i128 {top}, {_times(w, m, middle)}")
     product = w.op(f"add i128 {product}, {carried}")
 
-    # The fraction as a signed number; where it is negative the quotient is the next one.
+    # The fraction as a signed number; if it is negative, the quotient is one higher.
     fraction = w.op(f"shl i128 {product}, 2")
     below, quarters = w.op(f"lshr i128 {fraction}, 127"), w.op(f"lshr i128 {product}, 126")
     nearest = w.op(f"add i128 {quarters}, {below}")
@@ -158,7 +160,7 @@ def _times(w: Writer, a: str, b: str) -> str:
 
 
 def _angle(w: Writer, v: Vector, fraction: str) -> str:
-    """fraction * 2^-128 * pi/2, to about an ulp: exact pieces of 32 bits, summed to two floats, times two of pi/2."""
+    """Emits fraction * 2^-128 * pi/2 to about an ulp: exact 32-bit pieces, summed to two floats, times two of pi/2."""
     pieces: list[str] = []
     for k, shift in enumerate((96, 64, 32, 0)):
         shifted = w.op(f"ashr i128 {fraction}, {shift}")

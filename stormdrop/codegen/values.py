@@ -1,4 +1,4 @@
-"""Arithmetic on SSA values: scalars and vectors of one type, broadcast where they meet."""
+"""Arithmetic on SSA values: scalars and vectors of one type. A scalar beside a vector is broadcast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def constant(value: float | int, dtype: Dtype, lanes: int) -> SsaValue:
 
 
 def broadcast(w: Writer, v: SsaValue, lanes: int) -> SsaValue:
-    """One value in every lane."""
+    """Emits one value in every lane."""
     if v.lanes == lanes:
         return v
     if not v.name.startswith("%"):
@@ -33,7 +33,7 @@ def together(w: Writer, *values: SsaValue) -> tuple[list[SsaValue], int]:
 
 
 def arithmetic(w: Writer, op: str, x: SsaValue, y: SsaValue, fma: bool = False) -> SsaValue:
-    """One of `ir.expr.ARITHMETIC` or `LOGICAL`; `fma` says that the machine has a fused multiply-add."""
+    """Emits an operation of `ir.expr.ARITHMETIC` or `LOGICAL`; `fma`: the machine has a fused multiply-add."""
     (x, y), lanes = together(w, x, y)
     if op in ("min", "max"):
         return extremum(w, op, x, y)
@@ -63,9 +63,10 @@ def _float_arithmetic(w: Writer, op: str, x: SsaValue, y: SsaValue, fma: bool) -
 
 
 def _float_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
-    """Python's // and %, as NumPy computes them: from C's exact remainder, moved where its sign is not the divisor's.
+    """Emits Python's // and %, as NumPy computes them: from C's exact remainder, moved if its sign is not the
+    divisor's.
 
-    A remainder of zero has the divisor's sign, a quotient of zero that of x / y. The quotient by zero is x / y.
+    A remainder of zero has the divisor's sign, a quotient of zero the sign of x / y. The quotient by zero is x / y.
     """
 
     def do(name: str, a: SsaValue, b: SsaValue) -> SsaValue:
@@ -89,7 +90,10 @@ def _float_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
 
 
 def _integer_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
-    """Floor semantics; a zero divisor gives 0, the most negative number over -1 wraps: no input can trap."""
+    """Emits // and % with floor semantics.
+
+    A zero divisor gives 0, and the most negative number over -1 wraps: no input can trap.
+    """
     mask = vector_type("i1", x.lanes)
     zero, one, minus = (constant(c, x.dtype, x.lanes) for c in (0, 1, -1))
     is_zero = w.op(f"icmp eq {y}, {zero.name}")
@@ -108,7 +112,7 @@ def _integer_division(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
 
 
 def _shift(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
-    """LLVM's shifts are undefined beyond the width of the type: there, only the sign is left."""
+    """Emits a shift. LLVM's shifts are undefined beyond the width of the type: there the result is only the sign."""
     width = 8 * ITEMSIZE[x.dtype]
     mask = vector_type("i1", x.lanes)
     most, zero = constant(width - 1, x.dtype, x.lanes), constant(0, x.dtype, x.lanes)
@@ -121,17 +125,15 @@ def _shift(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
 
 
 def extremum(w: Writer, op: str, x: SsaValue, y: SsaValue) -> SsaValue:
-    """max or min; NaN in either operand gives NaN, as NumPy's maximum and minimum do."""
+    """Emits max or min; NaN in either operand gives NaN, as NumPy's maximum and minimum do."""
     mask = vector_type("i1", x.lanes)
     if x.dtype == "bool":
         return SsaValue(w.op(f"{'or' if op == 'max' else 'and'} {x}, {y.name}"), "bool", x.lanes)
     first = comparison(w, "gt" if op == "max" else "lt", x, y)
-    best = choice(w, first, x, y)  # y where either is NaN
+    best = choice(w, first, x, y)  # y if either is NaN
     if x.dtype not in FLOATS:
         return best
-    kept = w.op(
-        f"fcmp ord {x}, {x.name}"
-    )  # where x is NaN it stays: a maximum under a mask, two instructions on AVX-512
+    kept = w.op(f"fcmp ord {x}, {x.name}")  # a NaN x stays: a maximum under a mask, two instructions on AVX-512
     return SsaValue(w.op(f"select {mask} {kept}, {best}, {x}"), x.dtype, x.lanes)
 
 
@@ -169,7 +171,7 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
 
 
 def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
-    """The same bits as another type of the same size; a bool is a byte in memory and one bit in a register."""
+    """Emits the same bits as another type of the same size; a bool is a byte in memory and one bit in a register."""
     if dtype == "bool":
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
     how = "zext" if x.dtype == "bool" else "bitcast"
@@ -180,7 +182,7 @@ def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
 
 
 def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaValue:
-    """C's conversions, except that floats saturate and NaN becomes 0; `has_f16`: the machine converts f16."""
+    """Emits C's conversions, except that floats saturate and NaN becomes 0. `has_f16`: the machine converts f16."""
     type = vector_type(LLVM[dtype], x.lanes)
     if x.dtype == dtype:
         return x
@@ -210,7 +212,7 @@ def convert(w: Writer, x: SsaValue, dtype: Dtype, has_f16: bool = True) -> SsaVa
 
 
 def _saturated(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
-    """A float as an integer of 8 or 16 bits, clamped as a float: LLVM computes its own saturation lane by lane."""
+    """Emits a float as an integer of 8 or 16 bits, clamped as a float: LLVM's own saturation goes lane by lane."""
     low, high = (constant(float(limit), x.dtype, x.lanes) for limit in integer_range(dtype))
     if dtype not in UNSIGNED:
         x = choice(w, comparison(w, "eq", x, x), x, constant(0.0, x.dtype, x.lanes))
@@ -222,7 +224,7 @@ def _saturated(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
 
 
 def pair(w: Writer, low: SsaValue, high: SsaValue) -> SsaValue:
-    """Two bf16, or two i16, as one element."""
+    """Emits two bf16, or two i16, as one element."""
     (low, high), lanes = together(w, low, high)
     bits = vector_type("i32", lanes)
     lower, upper = (w.op(f"zext {x} to {bits}") for x in (low, high))
@@ -231,7 +233,7 @@ def pair(w: Writer, low: SsaValue, high: SsaValue) -> SsaValue:
 
 
 def multiply_add(w: Writer, x: SsaValue, y: SsaValue, acc: SsaValue, fma: bool) -> SsaValue:
-    """acc + x·y, in one rounding where the machine can."""
+    """Emits acc + x·y, with a single rounding if the machine has such an instruction."""
     (x, y, acc), lanes = together(w, x, y, acc)
     if fma and acc.dtype in ("f32", "f64"):
         t = acc.type
@@ -251,7 +253,7 @@ def combine(w: Writer, combiner: Combiner, acc: SsaValue, x: SsaValue) -> SsaVal
 
 
 def horizontal(w: Writer, combiner: Combiner, x: SsaValue) -> SsaValue:
-    """All lanes combined, halving each time."""
+    """Emits all lanes combined, halving each time."""
     while x.lanes > 1:
         half = x.lanes // 2
         pieces: list[SsaValue] = []

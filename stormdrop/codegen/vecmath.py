@@ -1,19 +1,20 @@
 """Elementary functions as LLVM IR, for any lane count.
 
-LLVM's own vector `exp` and friends become one libm call per lane, so we write our polynomials: straight-line code, but
-for sin and cos, which jump over a call, and fmod, which is one (see `routines`). The invariant: what is emitted calls
-only routines of the module itself and intrinsics that lower to instructions on SSE4.1, AVX and NEON, so no external
-symbol is left in the object. NaN goes through, infinities and signed zeros behave as NumPy's, subnormals are kept.
+LLVM's own vector `exp` and similar intrinsics become one libm call per lane, so this module emits polynomials. The code
+is straight-line, except that sin and cos jump over a call, and fmod is a call (see `routines`). Invariant: the emitted
+code calls only routines of its module, and intrinsics that lower to instructions on SSE4.1, AVX and NEON. The object
+therefore keeps no external symbol. NaN propagates, infinities and signed zeros behave as NumPy's, subnormals are kept.
 
-Coefficients are weighted minimax (Remez) fits, refitted after the leading ones were rounded to the type. The largest
-errors measured, in units of the last place, with fma / without (f32: every float of the range that matters, sin and cos
-6 million; f64: 6 million samples, erf 48,000; expm1, log1p and pow: 2 million of each):
+Coefficients are weighted minimax (Remez) fits, refitted after rounding the leading coefficients to the type. The table
+lists the largest measured errors in units of the last place, with fma / without. In f32, every float of the relevant
+range was measured, and 6 million samples of sin and cos. In f64, 6 million samples were measured, of erf 48,000. For
+each of expm1, log1p and pow, 2 million samples were measured.
 
            exp          log          tanh         erf          sigmoid      sin, cos     expm1        log1p
     f32    1.62 / 1.92  0.96 / 0.96  1.94 / 1.95  1.67 / 1.98  1.70 / 1.71  0.57 / 0.57  1.38 / 1.47  1.44 / 1.43
     f64    1.47 / 2.16  0.82 / 0.82  2.07 / 2.10  1.60 / 1.68  1.70 / 1.74  2.77 / 2.77  1.79 / 1.91  1.43 / 1.44
 
-pow: 0.50 in f32, 0.89 in f64 (0.53 where the result is neither huge nor tiny).
+The errors of pow are 0.50 in f32 and 0.89 in f64 (0.53 if the result is neither huge nor tiny).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stormdrop.codegen.text import Writer
 from stormdrop.codegen.trigonometry import sine
 from stormdrop.codegen.vector import F32, F64, FORMATS, Vector
 
-# -ln(erfc x) / x - 1 on 0 <= x <= erf_end, weighted by what its error does to erf: little where erfc is small.
+# -ln(erfc x) / x - 1 on 0 <= x <= erf_end, weighted by its effect on erf, which is small for small erfc.
 _ERF = {
     F32: (
         0.128379166,
@@ -70,10 +71,10 @@ _ERF = {
 
 
 def emit(fn: str, out: Writer, args: Sequence[str], dtype: str, lanes: int, fma: bool) -> str:
-    """Append the instructions that compute `fn(args)` and return the name of the result.
+    """Appends the instructions that compute `fn(args)`, and returns the name of the result.
 
-    `fma` says that llvm.fma is one instruction on the target; SSE4.1 or NEON is taken for granted. A module that holds
-    these instructions also needs `routines.definitions` of its text.
+    `fma`: llvm.fma is a single instruction on the target. SSE4.1 or NEON is a requirement. A module that holds these
+    instructions also needs `routines.definitions` of its text.
     """
     v = Vector(out, FORMATS[dtype], lanes, fma)
     if fn in BINARY:
@@ -84,10 +85,11 @@ def emit(fn: str, out: Writer, args: Sequence[str], dtype: str, lanes: int, fma:
 
 
 def _sigmoid(v: Vector, x: str) -> str:
-    """1 / (1 + e^-x) = s / ((s + 1) + q), where e^x = s e^r and q = e^-r - 1.
+    """Emits 1 / (1 + e^-x) = s / ((s + 1) + q), with e^x = s e^r and q = e^-r - 1.
 
-    The sum is as good as rounded once, which keeps f32 below two ulp: what s + 1 drops is added to q. s is first met as
-    s * 2^lift, since it may be too small itself, and then so is the result.
+    The rounding error of s + 1 is added to q. The sum is nearly as exact as with a single rounding, which keeps f32
+    below two ulp. The number s is first computed as s * 2^lift, since s, and then the result too, may be too small for
+    the format.
     """
     lift = (v.format.bias + 1) // 2
     drop, one = v.const(2.0**-lift), v.const(1.0)
@@ -100,10 +102,10 @@ def _sigmoid(v: Vector, x: str) -> str:
 
 
 def _tanh(v: Vector, x: str) -> str:
-    """tanh |x| = (1 - z) / (1 + z) = 1 - 2z / (1 + z), with z = exp(-2|x|) = s + s q.
+    """Emits tanh |x| = (1 - z) / (1 + z) = 1 - 2z / (1 + z), with z = exp(-2|x|) = s + s q.
 
-    The second form serves where z is small: there 1 + z rounds too coarsely for the first, of which copysign drops the
-    minus.
+    The second form serves for small z: there 1 + z rounds too coarsely for the first form. `copysign` drops the minus
+    of the first form.
     """
     one = v.const(1.0)
     magnitude = v.at_most(v.call("fabs", x), v.format.tanh_end)
@@ -117,7 +119,7 @@ def _tanh(v: Vector, x: str) -> str:
 
 
 def _erf(v: Vector, x: str) -> str:
-    """erf |x| = 1 - exp(ln erfc |x|) = -(s - 1 + s q): one polynomial for all x, and copysign drops the minus."""
+    """Emits erf |x| = 1 - exp(ln erfc |x|) = -(s - 1 + s q): one polynomial for all x, and copysign drops the minus."""
     magnitude = v.at_most(v.call("fabs", x), v.format.erf_end)
     minus = v.neg(magnitude)
     log_erfc = v.fma(minus, v.polynomial(magnitude, _ERF[v.format]), minus)

@@ -1,6 +1,6 @@
-"""Instructions on floats of one IEEE format and lane count: the alphabet in which `vecmath` and its neighbours write.
+"""Instructions on floats of an IEEE format and lane count, from which `vecmath` and its neighbours compose functions.
 
-Nothing is contracted or reassociated behind the writer's back, so error-free transformations are what they say.
+No later pass contracts or reassociates operations, so error-free transformations stay error-free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stormdrop.ir.expr import Dtype
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An IEEE format, and what depends on it alone."""
+    """An IEEE format, with the constants that depend only on the format."""
 
     dtype: Dtype
     int_name: str  # LLVM's name of the integer as wide
@@ -34,7 +34,7 @@ class Format:
         return 1.5 * 2.0**self.mantissa_bits
 
     def bits(self, value: float) -> int:
-        """Return the bit pattern of `value` rounded to this format."""
+        """Returns the bit pattern of `value` rounded to this format."""
         float_code, int_code = ("f", "i") if self.int_name == "i32" else ("d", "q")
         return int(struct.unpack(int_code, struct.pack(float_code, value))[0])
 
@@ -68,7 +68,7 @@ FORMATS = {"f32": F32, "f64": F64}
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Writes instructions on values of one format and lane count."""
+    """A writer of instructions on values of a format and lane count."""
 
     out: Writer
     format: Format
@@ -119,32 +119,35 @@ class Vector:
         return self.out.op(f"fneg {self.floats} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """a·b + c, in one rounding where the machine can."""
+        """Emits a·b + c, with a single rounding if the machine has such an instruction."""
         return self.call("fma", a, b, c) if self.has_fma else self.add(self.mul(a, b), c)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Horner's rule: the fewest instructions, and neighbouring vectors fill the latency."""
+        """Emits a polynomial by Horner's rule: the fewest instructions, and neighbouring vectors fill the latency."""
         *rest, last = coefficients
         total = self.const(last)
         for c in reversed(rest):
             total = self.fma(total, x, self.const(c))
         return total
 
-    # Error-free transformations: the rounded result and what it lacks
+    # Error-free transformations: the rounded result and its rounding error
 
     def sum_of_ordered(self, a: str, b: str) -> tuple[str, str]:
-        """a + b where |a| >= |b| or a = 0 (Dekker)."""
+        """Emits a + b and its rounding error, for |a| >= |b| or a = 0 (Dekker)."""
         total = self.add(a, b)
         return total, self.sub(b, self.sub(total, a))
 
     def sum_of(self, a: str, b: str) -> tuple[str, str]:
-        """a + b (Knuth)."""
+        """Emits a + b and its rounding error (Knuth)."""
         total = self.add(a, b)
         part = self.sub(total, a)
         return total, self.add(self.sub(a, self.sub(total, part)), self.sub(b, part))
 
     def product_of(self, a: str, b: str) -> tuple[str, str]:
-        """a·b, of which nothing may overflow or be subnormal; without fma by halves of the mantissas (Dekker)."""
+        """Emits a·b and its rounding error, without fma by halves of the mantissas (Dekker).
+
+        No part of the product may overflow or be subnormal.
+        """
         product = self.mul(a, b)
         if self.has_fma:
             return product, self.call("fma", a, b, self.neg(product))
@@ -154,7 +157,7 @@ class Vector:
         return product, self.add(rest, self.mul(a0, b0))
 
     def _halves(self, a: str) -> tuple[str, str]:
-        """The upper half of the mantissa, and the rest."""
+        """Emits the upper half of the mantissa, and the rest."""
         keep = -(1 << (self.format.mantissa_bits + 2) // 2)
         high = self.from_bits(self.integer("and", self.to_bits(a), keep))
         return high, self.sub(a, high)
@@ -171,7 +174,7 @@ class Vector:
         return self.out.op(f"or {self.kind('i1')} {a}, {b}")
 
     def any(self, mask: str) -> str:
-        """Whether one of the lanes of a mask is set."""
+        """Emits the test whether a lane of a mask is set."""
         if self.lanes == 1:
             return mask
         bits = self.out.op(f"bitcast {self.kind('i1')} {mask} to i{self.lanes}")
@@ -181,7 +184,7 @@ class Vector:
         return self.out.op(f"select {self.kind('i1')} {condition}, {self.floats} {a}, {self.floats} {b}")
 
     def at_most(self, x: str, limit: float) -> str:
-        """min(x, limit), but NaN stays; in this operand order it is one minps."""
+        """Emits min(x, limit), but NaN stays; in this operand order the code is a single minps."""
         top = self.const(limit)
         return self.select(self.is_true("ogt", x, top), top, x)
 

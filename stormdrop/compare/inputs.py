@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.files import opened
 from stormdrop.graph.graph import shown
-from stormdrop.ir.expr import NUMPY
+from stormdrop.ir.conversion import converted
+from stormdrop.ir.shape import dimensions_text
 from stormdrop.runtime.arrays import Wanted
+from stormdrop.runtime.image import OpenPort
 
 Array = NDArray[Any]
 
 
 def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Array]:
-    """Arrays for all inputs, from NAME=FILE.npy, FILE.npz, or FILE.npy where there is one input only.
+    """Returns arrays for all inputs, from NAME=FILE.npy, FILE.npz, or FILE.npy if there is only one input.
 
     Raises UserError for files that cannot be read, unknown, repeated and missing names, and for wrong shapes and types.
     """
@@ -59,7 +61,7 @@ def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Arr
 
 
 def read_bound(given: Sequence[str]) -> dict[str, Array]:
-    """Arrays by name from NAME=FILE.npy. Raises UserError."""
+    """Returns arrays by name from NAME=FILE.npy. Raises UserError."""
     found: dict[str, Array] = {}
     for text in given:
         name, path = split_name(text)
@@ -73,7 +75,10 @@ def read_bound(given: Sequence[str]) -> dict[str, Array]:
 
 
 def split_name(text: str) -> tuple[str | None, Path]:
-    """NAME=FILE, or FILE. Both may hold a `=`: the first one that has a file behind it counts."""
+    """Splits NAME=FILE, or FILE.
+
+    Name and file may contain `=`: the split is at the first `=` with an existing file behind it.
+    """
     if os.path.isfile(text):
         return None, Path(text)
     places = [k for k, c in enumerate(text) if c == "="]
@@ -84,7 +89,7 @@ def split_name(text: str) -> tuple[str | None, Path]:
 
 
 def read_arrays(path: Path) -> Array | dict[str, Array]:
-    """What a file holds: an array, or several by name. Raises UserError."""
+    """Returns the contents of a file: an array, or several arrays by name. Raises UserError."""
     with opened(path, str(path)) as file:
         try:
             loaded: Any = np.load(file, allow_pickle=False)
@@ -102,24 +107,28 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
 
 
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:
-    """Nothing is converted silently."""
-    dtype = np.dtype(NUMPY[v.dtype])
     is_fitting = len(array.shape) == len(v.shape) and all(m in (n, -1) for n, m in zip(array.shape, v.shape))
     if not is_fitting:  # -1: an open dimension
-        raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {list(v.shape)}")
-    if array.dtype != dtype:
-        raise UserError(
-            f"{path} has type {array.dtype}; the input {_told(v)} needs {dtype}, as array.astype(np.{dtype}) makes it"
-        )
-    return array
+        raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {_extents(v)}")
+    try:
+        return converted(array, v.dtype)
+    except UserError as error:
+        raise UserError(f"{path}, for the input {_told(v)}, {error}") from error
 
 
 def _told(v: Wanted) -> str:
-    return f"{shown(v.name)}: {v.dtype}{list(v.shape)}"
+    return f"{shown(v.name)}: {v.dtype}{_extents(v)}"
+
+
+def _extents(v: Wanted) -> str:
+    """Returns the shape as a text, with open dimensions by their names."""
+    if isinstance(v, OpenPort) and v.dimensions is not None:
+        return f"[{', '.join(dimensions_text(v.name, v.dimensions))}]"
+    return str(list(v.shape))
 
 
 def saved_alone(arrays: Mapping[str, Array]) -> bytes:
-    """The one array there is, as an .npy file."""
+    """Returns the only array as an .npy file."""
     (array,) = arrays.values()
     whole = io.BytesIO()
     write_array(whole, np.asarray(array), allow_pickle=False)
@@ -127,7 +136,7 @@ def saved_alone(arrays: Mapping[str, Array]) -> bytes:
 
 
 def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Arrays as an .npz file, and the name of each in it.
+    """Returns arrays as an .npz file, and the name of each in it.
 
     That is its own, unless it would lead out of a folder it is unpacked in, or is no name for a file.
     """

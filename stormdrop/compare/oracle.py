@@ -1,11 +1,12 @@
-"""Whom a compiled model is compared with: onnxruntime where it is installed, else the reference interpreter.
+"""Peers to compare a compiled model with: onnxruntime if installed, else the reference interpreter.
 
 A model that runs partly in onnxruntime is compared with ONNX's reference evaluator instead.
 
-onnxruntime is a peer, not a part: it is imported only when asked for, and never needed. `agreement` judges one output
-by its largest error, relative to the largest magnitude that is expected: networks end in sums, whose small results
-carry the errors of large terms. NaNs and infinities must be where they are expected; whole numbers and truth values
-must be equal, except that numbers of 8 bits, as quantised models give them, may differ by one.
+onnxruntime is a peer, not a part: the package imports onnxruntime only on request, and never needs it. `agreement`
+judges an output by its largest error, relative to the largest expected magnitude. Networks end in sums, and small sums
+carry the errors of large terms. An error of at most `ABSOLUTE` is allowed beside that. NaNs and infinities must be at
+the expected positions. Whole numbers and truth values must be equal, except that the 8-bit numbers of quantised models
+may differ by one.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from stormdrop.graph.graph import Graph
 
 Array = NDArray[Any]
 TOLERANCE = 1e-3
+ABSOLUTE = 1e-8
+"""The error that is allowed in outputs of any magnitude, as in `numpy.allclose`."""
 LEAST_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
-"""A network that is rounded to halves on the way gives no more digits than these, whoever computes it."""
+"""The precision of a network that rounds to halves on the way, in any implementation."""
 QUANTA = {"int8": 1, "uint8": 1}
 LEAST_MAGNITUDE = 1e-6
 """Errors of outputs smaller than this are compared with it: zero has no relative error."""
-ERRORS_ONLY = 3
+FATAL_ONLY = 4
+"""The level of the log: below it, onnxruntime would print each error that it also raises."""
 LONGEST = 500
 """Characters of a message, which may quote a name of any length."""
 
 
 class Oracle(Protocol):
-    """Gives the outputs of a model by name; `told` says who it is."""
+    """A source of a model's outputs by name; `told` is its name for messages."""
 
     @property
     def told(self) -> str: ...
@@ -53,15 +57,17 @@ class OnnxRuntime:
     """
 
     def __init__(self, model: str | bytes, threads: int) -> None:
-        """Raises UserError where it is not installed, or refuses the model."""
+        """Raises UserError if onnxruntime is not installed, or rejects the model."""
         try:
             import onnxruntime
         except ImportError as error:
-            raise UserError(f"onnxruntime cannot be imported: {error}; pip install onnxruntime") from error
+            raise UserError(
+                f"onnxruntime cannot be imported ({error}); install it with: pip install onnxruntime"
+            ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = ERRORS_ONLY
+        options.log_severity_level = FATAL_ONLY
         try:
             self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class of their own
@@ -72,7 +78,7 @@ class OnnxRuntime:
         self._inputs = {str(i.name) for i in self._session.get_inputs()}
 
     def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Those that it takes: what nothing reads is no input there."""
+        """Returns the inputs of the session: onnxruntime drops inputs that no node reads."""
         return {k: a for k, a in inputs.items() if k in self._inputs}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -82,7 +88,7 @@ class OnnxRuntime:
             raise UserError(f"onnxruntime does not run the model: {_first_line(error)}") from error
 
     def run_prepared(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Nothing but the call: this is what is timed."""
+        """Runs only the call, which is the timed part."""
         return dict(zip(self._outputs, self._session.run(self._outputs, inputs)))
 
 
@@ -95,7 +101,7 @@ class Reference:
         self._graph = graph
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        names = {v.name for v in self._graph.inputs}  # bound ones are constants of the graph
+        names = {v.name for v in self._graph.inputs}  # bound inputs are constants of the graph
         found = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
         return dict(zip(self._graph.output_names, found))
 
@@ -106,7 +112,7 @@ class OnnxReference:
     told = "ONNX's reference evaluator"
 
     def __init__(self, model: str | bytes) -> None:
-        """Raises UserError where it does not know an operator."""
+        """Raises UserError if the evaluator has no implementation of an operator."""
         from onnx import load, load_from_string
         from onnx.reference import ReferenceEvaluator
 
@@ -131,7 +137,7 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far one output is from what is expected; errors are infinite where it is not even comparable."""
+    """The errors of an output relative to the expected output; infinite if the two are not comparable."""
 
     name: str
     shape: tuple[int, ...]
@@ -140,35 +146,47 @@ class Agreement:
     relative: float
     is_exact: bool
     tolerance: float
+    allowed: float = ABSOLUTE
+    """The absolute tolerance."""
 
     @property
     def ok(self) -> bool:
         if self.is_exact:
             return self.absolute <= QUANTA.get(self.dtype, 0)
-        return self.relative <= max(self.tolerance, LEAST_TOLERANCE.get(self.dtype, 0.0))
+        is_near = self.relative <= max(self.tolerance, LEAST_TOLERANCE.get(self.dtype, 0.0))
+        return is_near or self.absolute <= self.allowed
 
 
-def agreement(name: str, found: Array, expected: Array, tolerance: float = TOLERANCE) -> Agreement:
-    """Compare one output."""
-    is_exact = not (np.issubdtype(expected.dtype, np.floating) or str(expected.dtype) in LEAST_TOLERANCE)
+def agreement(
+    name: str, found: Array, expected: Array, tolerance: float = TOLERANCE, allowed: float = ABSOLUTE
+) -> Agreement:
+    """Compares an output with the expected output."""
     absolute, magnitude = _difference(found, expected)
-    return Agreement(
-        name, found.shape, str(found.dtype), absolute, absolute / max(magnitude, LEAST_MAGNITUDE), is_exact, tolerance
-    )
+    relative = absolute / max(magnitude, LEAST_MAGNITUDE)
+    return Agreement(name, found.shape, str(found.dtype), absolute, relative, is_whole(expected), tolerance, allowed)
+
+
+def is_whole(array: Array) -> bool:
+    """Returns True for integers and truth values."""
+    return not (np.issubdtype(array.dtype, np.floating) or str(array.dtype) in LEAST_TOLERANCE)
 
 
 def agreements(
-    names: Sequence[str], found: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float = TOLERANCE
+    names: Sequence[str],
+    found: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    tolerance: float = TOLERANCE,
+    allowed: float = ABSOLUTE,
 ) -> list[Agreement]:
-    """Compare outputs by name. Raises UserError where one is not known to the other side."""
+    """Compares outputs by name. Raises UserError if an output is missing on the other side."""
     missing = [n for n in names if n not in expected]
     if missing:
         raise UserError(f"the output {missing[0]!r} is unknown to the other side: is it the same model?")
-    return [agreement(n, found[n], expected[n], tolerance) for n in names]
+    return [agreement(n, found[n], expected[n], tolerance, allowed) for n in names]
 
 
 def _difference(found: Array, expected: Array) -> tuple[float, float]:
-    """The largest difference, and the largest magnitude that is expected."""
+    """Returns the largest difference, and the largest expected magnitude."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return float("inf"), 0.0
     a, b = found.astype(np.float64), expected.astype(np.float64)
@@ -178,5 +196,5 @@ def _difference(found: Array, expected: Array) -> tuple[float, float]:
     a, b = a[finite], b[finite]
     difference, magnitude = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
     if found.dtype == np.int64 and not np.array_equal(found, expected):
-        difference = max(1.0, difference)  # float64 may not tell them apart
+        difference = max(1.0, difference)  # float64 may round both to the same number
     return difference, magnitude

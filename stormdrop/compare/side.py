@@ -1,8 +1,8 @@
-"""One side of the fair clock: a process that loads a model once and then runs it in loops as it is told.
+"""One side of the fair clock: a process that loads a model once and then runs it in loops on request.
 
-A line of JSON comes in, one goes out. The first names the model, and perhaps another one that runs beside it in the
-same process; the others say how long to loop and how many single calls to make after a rest. It ends with its standard
-input.
+Each line of JSON on the standard input gets a line of JSON as its answer. The first line names the model, and perhaps a
+second model that runs beside it in the same process. Each further line sets the length of a loop, and the number of
+single calls after a rest. The process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stormdrop.errors import StormdropError
+
+if TYPE_CHECKING:
+    from stormdrop.runtime.model import Model
 
 SETTLING = 2  # runs of a loop that do not count
 REST_SECONDS = 0.1  # in which threads of every runtime fall asleep
 
 
 def loaded(request: dict[str, Any]) -> Callable[[], object]:
-    """The model as a call without arguments."""
+    """Returns the model as a call without arguments."""
     with np.load(request["inputs"]) as stored:
         arrays = {name: stored[f"arr_{k}"] for k, name in enumerate(request["names"])}
     if request["runtime"] == "onnxruntime":
@@ -34,15 +37,50 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
         peer = OnnxRuntime(request["path"], request["threads"])
         fed = peer.prepared(arrays)
         return lambda: peer.run_prepared(fed)
+    if request["runtime"] == "mixed":
+        mixed = compiled_here(request["path"], request["threads"], **request["settings"])
+        return lambda: mixed.run(arrays)
     from stormdrop.runtime.open_model import load_compiled
 
     model = load_compiled(request["path"], **request["settings"])
     return lambda: model.run(arrays)
 
 
+def compiled_here(
+    path: str,
+    threads: int,
+    *,
+    shapes: dict[str, list[int]],
+    bound: list[str],
+    taken: str | None,
+    rules: list[str],
+    operators: list[str],
+    **options: Any,
+) -> Model:
+    """Compiles a model that no saved file can hold; rules and operators may be in the current directory."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.driver.compile import compile
+    from stormdrop.frontend import custom
+    from stormdrop.space import rule_names
+    from stormdrop.space.rules import RULES
+
+    sys.path.append(os.getcwd())
+    return compile(
+        path,
+        threads=threads,
+        shapes=shapes or None,
+        constants=read_bound(bound),
+        schedules=(lambda task: None) if taken == "defaults" else None,
+        unproved=taken == "trials",
+        rules=(*RULES, *rule_names.imported(rules)) if rules else RULES,
+        operators=custom.imported(operators),
+        **options,
+    )
+
+
 @dataclass(slots=True)
 class CallLoop:
-    """What callers of a model share: when to end, and how long each run took."""
+    """The shared state of a model's callers: the end of the loop, and the seconds of each run."""
 
     run: Callable[[], object]
     seconds: float
@@ -51,7 +89,7 @@ class CallLoop:
     each: list[float] = field(default_factory=list[float])  # list.append is atomic
 
     def go(self, start: float) -> None:
-        """Run until the time is over, or the runs of all callers; at least once."""
+        """Runs until the time is over, or the callers' runs are complete; at least once."""
         now = start
         while True:
             began = now
@@ -65,7 +103,7 @@ class CallLoop:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSide:
-    """The model of a side, and the one beside it."""
+    """The model of a side, and the model beside it."""
 
     run: Callable[[], object]
     callers: int
@@ -120,7 +158,7 @@ def _started(loop: CallLoop, callers: int) -> list[threading.Thread]:
 
 
 def main() -> None:
-    # Standard output is the channel: what a library prints goes elsewhere.
+    # Standard output is the channel: the output of libraries goes elsewhere.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     side: LoadedSide | None = None

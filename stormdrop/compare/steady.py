@@ -2,10 +2,10 @@
 
 A side may have several callers, Python threads that each loop, and a second model beside the first in one process.
 
-In one process two runtimes disturb each other: each begins its turn with threads asleep and caches and clocks as the
-other left them, which costs them differently. Here a side loops for seconds without a pause, while the processes of the
-others wait for a line on their standard input. Each round reverses the order. A single call after a rest is a figure of
-its own.
+Two runtimes in one process disturb each other: each begins its turn with sleeping threads, and with the caches and
+clocks that the other runtime left. The cost differs between runtimes. Here a side loops for seconds without a pause,
+while the processes of the other sides wait for a line on their standard input. Each round reverses the order. A single
+call after a rest is a figure of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stormdrop.measure.stopwatch import Runs
 from stormdrop.runtime.device import Seconds
 
 Array = NDArray[Any]
-Runtime = Literal["stormdrop", "onnxruntime"]
+Runtime = Literal["stormdrop", "mixed", "onnxruntime"]
 
 ROUNDS = 4
 RESTED_CALLS = 5  # a round
@@ -37,14 +37,16 @@ BUSY = "while True: pass"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one process runs: a compiled model, or an ONNX model in onnxruntime, with so many threads."""
+    """The model of one process and its threads: a compiled file, or an ONNX model that the process compiles in parts
+    ("mixed") or gives to onnxruntime.
+    """
 
     runtime: Runtime
     path: Path
     threads: int
     inputs: Mapping[str, Array]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """`spin`, `affinity`, `pool` and `ordinal` of a compiled model."""
+    """`spin`, `affinity`, `pool` and `ordinal` of a compiled model; of a mixed one `compare.side.compiled_here`."""
     callers: int = 1
     """Python threads that call the model in loops of their own at the same time."""
     beside: Side | None = None
@@ -53,16 +55,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """What was measured of one side."""
+    """The measurements of a side."""
 
     runs: Runs
-    """Those of the loops."""
+    """The runs of the loops."""
     rested: Seconds
     """Single calls, each after a rest."""
     cpu_seconds: float
-    """CPU time of all threads of the process, per run of a loop, of either model where there are two."""
+    """CPU time of all threads of the process, per run of a loop; a run of either model counts."""
     runs_per_second: float = 0.0
-    """Of all callers together."""
+    """The rate of all callers together."""
     beside_per_second: float = 0.0
     """Runs of the model beside it."""
 
@@ -77,10 +79,10 @@ def steady(
     busy: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Loops]:
-    """Time each side for about `seconds` in all, or `repeats` runs, after `warm_up` runs that do not count, beside
-    `busy` processes that each keep a CPU busy.
+    """Times each side for about `seconds` in all, or `repeats` runs, after `warm_up` uncounted runs. Beside the sides,
+    `busy` processes each keep a CPU busy.
 
-    Raises RunError, with what it said, if a side's process fails.
+    Raises RunError, with the process's message, if a side's process fails.
     """
     each: dict[str, list[float]] = {name: [] for name in sides}
     rested: dict[str, list[float]] = {name: [] for name in sides}
@@ -95,7 +97,7 @@ def steady(
         order = list(sides)
         rounds = rounds if repeats is None else min(rounds, repeats)
         for number in range(rounds):
-            # What is left over by the division goes to the first rounds.
+            # The remainder of the division goes to the first rounds.
             runs = None if repeats is None else repeats // rounds + (number < repeats % rounds)
             for name in order:
                 tell(f"round {number + 1} of {rounds}, {name}")
@@ -120,7 +122,7 @@ def steady(
 
 @contextmanager
 def neighbours(count: int) -> Generator[None]:
-    """So many other processes, each of which keeps one CPU busy until the block ends."""
+    """Runs `count` other processes, each of which keeps a CPU busy until the block ends."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         started += [subprocess.Popen([sys.executable, "-S", "-c", BUSY]) for _ in range(count)]
@@ -132,7 +134,7 @@ def neighbours(count: int) -> Generator[None]:
 
 
 def _request(side: Side, inputs: Path) -> dict[str, Any]:
-    """What the process must know of a model; its inputs are written to a file."""
+    """Returns the description of a model for the process, and writes the model's inputs to a file."""
     np.savez(inputs, *side.inputs.values())
     return {
         "runtime": side.runtime,
@@ -154,7 +156,7 @@ class _Process:
     @staticmethod
     @contextmanager
     def of(name: str, side: Side, folder: Path, warm_up: int) -> Generator[_Process]:
-        """`folder` is for its inputs."""
+        """Starts a process for the duration of the context; `folder` receives the inputs."""
         folder.mkdir()
         command = [sys.executable, "-m", "stormdrop.compare.side"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

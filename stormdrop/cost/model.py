@@ -1,13 +1,13 @@
-"""The learned cost model: trees over the features of a point say how fast it is beside the best point of its task.
+"""The learned cost model: trees over a point's features predict its speed relative to the best point of its task.
 
 A label is best / seconds within one group (a task at one temperature), in (0, 1], and 0 for a candidate that failed.
-What is learned is log2 of it. A score is the sum of what is known; only scores of one group may be compared:
+The trees learn log2 of the label. A score is the sum of the available terms; only scores of one group may be compared:
 
     - log2 prior                                                          nothing was learned yet
     (1 - prior_share) · shared trees  -  prior_share · log2 prior         with rows of other groups
-    … + own trees                                                     with rows of the group: what the above misses
+    … + own trees                                                     with rows of the group: the residual of the above
 
-The model is a function of its rows, in whatever order they came, and of its settings. Calls come one at a time.
+The model is a function of its rows, in any order, and of its settings. Calls come one at a time.
 """
 
 from __future__ import annotations
@@ -21,38 +21,44 @@ from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.cost.sample import sampled
 from stormdrop.space.features import FeatureSet, widened
-from stormdrop.space.scorer import LARGE
 
 if TYPE_CHECKING:
     from lightgbm import Booster
 
 PRIOR_ALONE = 0.5
-"""The weight of the prior under own trees without shared ones; at 1, what it exaggerates has to be unlearned."""
+"""The weight of the prior under own trees without shared trees; at 1, the trees must unlearn the prior's exaggerations.
+"""
 FLOOR = -3.0
 """Eight times slower than the best is as bad as it gets, so that a disturbed measurement does not bend the trees."""
 FAILED = FLOOR - 1.0
 FAILED_WEIGHT = 0.3
 LEAST_WEIGHT = 0.05
-"""Rows weigh as much as their label, since what is fast must be told apart; slow ones count a little."""
+"""The least weight of a row. Rows weigh as much as their label, since fast candidates must be distinguished; slow rows
+count a little.
+"""
+LARGE = 1e30
+"""The stand-in for infinities, which neither rows nor scores may have."""
 BINS = 63
 THREADS = 1  # more do not pay below tens of thousands of rows, and on a busy machine they wait for each other
 
 
 @dataclass(frozen=True, slots=True)
 class CostSettings:
-    """How the trees grow, and when."""
+    """Parameters of the growth of trees, and the conditions for new trees."""
 
     trees: int = 80
     leaves: int = 12
     learning_rate: float = 0.1
     min_rows: int = 48
-    """Before the first training of the shared trees, and what they must know of other groups to be of use to one."""
+    """The rows before the first training of the shared trees. Shared trees also need so many rows of other groups to be
+    of use to a group.
+    """
     own_rows: int = 16
     """Before the first training of a group's own trees."""
     growth: float = 0.2
     """Trees are grown anew when their rows have become more by this share."""
     max_rows: int = 20_000
-    """What is kept: of more rows a sample of all groups, as the store gives one too."""
+    """The most rows that are kept: beyond it, a sample of all groups, similar to the store's sample."""
     prior_share: float = 0.3
     seed: int = 0
 
@@ -86,7 +92,7 @@ class _Shared:
 
 
 class CostModel:
-    """Learns from `add`, when told to `refresh`; `predict` gives scores, higher is better."""
+    """A learned model: `add` collects rows, `refresh` learns from them, `predict` returns scores, higher is better."""
 
     def __init__(self, features: FeatureSet, settings: CostSettings | None = None) -> None:
         self.settings = settings or CostSettings()
@@ -95,7 +101,7 @@ class CostModel:
         self._pieces: list[_Rows] = []  # added since
         self._number: dict[str, int] = {}
         self._best: dict[int, float] = {}  # of the groups where something could be timed
-        self._added: dict[int, int] = {}  # rows of each group, also those that are no longer held
+        self._added: dict[int, int] = {}  # rows of each group, also rows that are no longer held
         self._touched: set[int] = set()
         self._shared: _Shared | None = None
         self._own_rows: dict[int, int] = {}  # of the groups that have trees of their own, when these were due
@@ -103,20 +109,21 @@ class CostModel:
 
     @property
     def rows(self) -> int:
-        """How many are held."""
+        """The number of rows held."""
         return len(self._held) + sum(map(len, self._pieces))
 
     def add(self, group: str, features: ArrayLike, seconds: ArrayLike) -> None:
-        """Rows of one group: what was measured, NaN where it failed; any value that is minimised will do.
+        """Adds rows of one group: measured values, NaN for a failure; any value that is minimised is accepted.
 
-        Raises ValueError where the width is not that of the features, or there are not as many seconds as rows.
+        Raises ValueError if the width differs from the width of the features, or if there are not as many seconds as
+        rows.
         """
         rows = self._matrix(features)
         self.add_rows(rows, seconds, np.zeros(len(rows), np.int64), [group])
         self._touched.add(self._number[group])
 
     def add_rows(self, features: ArrayLike, seconds: ArrayLike, group: ArrayLike, names: Sequence[str]) -> None:
-        """Rows of many groups, oldest first: row k is of the group `names[group[k]]`. Raises as `add`."""
+        """Adds rows of many groups, oldest first: row k is of the group `names[group[k]]`. Raises as `add`."""
         rows, places = self._matrix(features), np.asarray(group, dtype=np.int64)
         values = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
         if not len(rows) == len(values) == len(places):
@@ -130,7 +137,7 @@ class CostModel:
         self._pieces.append(_Rows(np.nan_to_num(rows.astype(np.float32), posinf=LARGE, neginf=-LARGE), values, numbers))
 
     def refresh(self) -> bool:
-        """Let those trees go that have seen too little by now, and grow new ones; says whether there were any."""
+        """Replaces trees whose rows have grown enough; returns whether there were any."""
         settings, due = self.settings, False
         added = sum(self._added.values())
         if self._best and _is_due(added, self._shared.rows if self._shared else 0, settings.min_rows, settings.growth):
@@ -146,7 +153,7 @@ class CostModel:
         return due
 
     def predict(self, features: ArrayLike, group: str | None = None) -> NDArray[np.float64]:
-        """A score for every row, higher is better, never NaN. `group` None: a task of which nothing was measured."""
+        """Returns a score for every row, higher is better, never NaN. `group` None is a task without measurements."""
         rows = self._matrix(features)
         number = None if group is None else self._number.get(group)
         scores = -rows[:, self._prior].astype(np.float64)
@@ -162,14 +169,17 @@ class CostModel:
     def _base(
         self, prior: NDArray[np.float64], wide: NDArray[np.float32], shared: Booster | None
     ) -> NDArray[np.float64]:
-        """What own trees start from; `prior` is a score."""
+        """Returns the scores that own trees start from; `prior` is a score."""
         if shared is None:
             return PRIOR_ALONE * prior
         share = self.settings.prior_share
         return (1.0 - share) * self._output(shared, wide) + share * prior
 
     def _shared_for(self, group: int | None) -> Booster | None:
-        """The shared trees, unless they know hardly more than the group: they would leave its own trees nothing."""
+        """Returns the shared trees, or None if they have hardly any rows but the group's.
+
+        Such shared trees would leave nothing for the group's own trees.
+        """
         shared = self._shared
         if shared is None or (group in self._own_rows and shared.foreign(group) < self.settings.min_rows):
             return None
@@ -193,7 +203,7 @@ class CostModel:
         return _Shared(trees, added, dict(zip(*(a.tolist() for a in counts))))
 
     def _grow_own(self, group: int) -> Booster:
-        """Trees over what the base misses; as many and as large as there are rows for."""
+        """Grows trees over the residual of the base; their number and size follow the number of rows."""
         rows = self._gathered()
         rows = rows[rows.group == group]
         n, settings = len(rows), self.settings
@@ -205,21 +215,21 @@ class CostModel:
         return self._grow(rows, base, trees, leaves, 4)
 
     def _targets(self, rows: _Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """log2 labels and weights."""
+        """Returns log2 labels and weights."""
         label = self._labels(rows)
         target = np.where(label > 0.0, np.log2(np.maximum(label, 2.0**FLOOR)), FAILED)
         return target, np.where(label > 0.0, label + LEAST_WEIGHT, FAILED_WEIGHT)
 
     def _labels(self, rows: _Rows) -> NDArray[np.float64]:
-        """best / value, 0 where it failed; written such that an objective may be negative."""
+        """Returns best / value, 0 for a failure; the formula also holds for negative objectives."""
         best = np.array([self._best.get(g, np.nan) for g in rows.group.tolist()])
         return np.nan_to_num(1.0 / (1.0 + (rows.values - best) / np.maximum(np.abs(best), 1.0 / LARGE)))
 
     def _grow(
         self, rows: _Rows, base: NDArray[np.float64] | None, trees: int, leaves: int, least: int, bagging: float = 1.0
     ) -> Booster:
-        """Trees that start from `base`, with at least so many rows in a leaf."""
-        import lightgbm  # some 0.2 s, and only who learns needs it
+        """Grows trees that start from `base`, with a least number of rows in a leaf."""
+        import lightgbm  # some 0.2 s, and only learning needs it
 
         parameters = {
             "objective": "regression",
@@ -238,7 +248,7 @@ class CostModel:
         }
         target, weight = self._targets(rows)
         mix = np.random.default_rng(0).random(self._width)
-        # Bagging must not see who came first.
+        # Bagging must not depend on the order of arrival.
         order = np.lexsort((target, (rows.features.astype(np.float64) * mix).sum(axis=1)))
         data = lightgbm.Dataset(
             self._widened(rows.features[order]),
@@ -253,7 +263,7 @@ class CostModel:
         return np.asarray(trees.predict(wide, raw_score=True, num_threads=THREADS), dtype=np.float64)
 
     def _gathered(self) -> _Rows:
-        """All rows that are held, at most `max_rows`: of each group its fastest, and rows of all ages."""
+        """Returns all rows held, at most `max_rows`: of each group its fastest, and rows of all ages."""
         pieces, most = [self._held, *self._pieces], self.settings.max_rows
         rows = _Rows(*(np.concatenate(a) for a in zip(*((p.features, p.values, p.group) for p in pieces))))
         if len(rows) > most:

@@ -1,4 +1,4 @@
-"""A stratified sample: which trials of many tasks the cost model learns from, where there are more than it takes."""
+"""A stratified sample of the trials of many tasks, if there are more than the cost model accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ Ints = NDArray[np.int64]
 
 
 def quotas(sizes: Ints, limit: int) -> Ints:
-    """How many rows each group gives: all of a small group's, an equal number of each large one's; `limit` in all."""
+    """Returns the number of rows of each group: all of a small group, an equal number of each large group; `limit` in
+    all.
+    """
     given = np.zeros_like(sizes)
     left = min(limit, int(sizes.sum()))
     for done, k in enumerate(np.argsort(sizes, kind="stable").tolist()):
@@ -19,9 +21,10 @@ def quotas(sizes: Ints, limit: int) -> Ints:
 
 
 def sampled(group: Ints, seconds: NDArray[np.float64], limit: int) -> Ints:
-    """The places of at most `limit` rows, in order: of each group its fastest, and rows spread evenly over its age.
+    """Returns the places of at most `limit` rows, in order: of each group its fastest, and rows spread evenly over its
+    age.
 
-    `seconds` are NaN for what failed.
+    `seconds` are NaN for failures.
     """
     if len(group) <= limit:
         return np.arange(len(group))

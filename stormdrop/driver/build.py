@@ -6,15 +6,13 @@ start: a short list is not worth it. What a worker cannot build, this process do
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
-from stormdrop.errors import BuildError, RunError, ScheduleError
+from stormdrop.errors import BuildError, RunError, ScheduleError, warn
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.packed_layout import PackedLayout
 from stormdrop.lower.program import View
@@ -24,12 +22,9 @@ from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model
 from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.runtime.threads import available_cpus
-from stormdrop.space.offer import Offer, Taken
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
-
-_log = logging.getLogger("stormdrop.compile")
 
 WORTH_A_WORKER = 8
 """Kernels per worker process that pay for its start."""
@@ -40,7 +35,7 @@ class Job:
     """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
 
     `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
-    shared with other models. `offer`: without a schedule, what it may take instead of the default.
+    shared with other models.
     """
 
     task: Task
@@ -48,7 +43,6 @@ class Job:
     strides: dict[str, tuple[int, ...]]
     code: str | None = None
     packing: Packing | None = None
-    offer: Offer | None = None
 
 
 def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
@@ -62,14 +56,9 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
             return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, summarise=True)
         except ScheduleError as error:
             if job.task.digest not in told:
-                _log.warning("%s is computed by default, its schedule cannot be replayed: %s", job.task.name, error)
+                warn(f"{job.task.name} is computed by default, its schedule cannot be replayed: {error}")
             told.add(job.task.digest)
     try:
-        if job.offer is not None:
-            with suppress(BuildError):  # of what it took: the default is built instead
-                return build_for_model(
-                    job.task, None, target, views, rules, packing=job.packing, offer=job.offer, summarise=True
-                )
         built = build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
         return built if job.schedule is None else replace(built, deviation="default")
     except ScheduleError as error:
@@ -101,10 +90,9 @@ def build_kernels(
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
             layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
-            taken = Taken.from_json(reply["taken"]) if reply["taken"] else None
             phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
             artifact = Artifact.from_message(reply["artifact"])
-            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, taken, phases, reply["deviation"])
+            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, phases, reply["deviation"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -127,6 +115,5 @@ def _request(job: Job) -> dict[str, Any]:
     schedule = None if job.schedule is None else job.schedule.to_json()
     views = {name: list(s) for name, s in job.strides.items()}
     packing = job.packing.to_json() if job.packing is not None else None
-    offer = job.offer.to_json() if job.offer is not None else None
     request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
-    return {**request, "offer": offer, "summarise": True}
+    return {**request, "summarise": True}

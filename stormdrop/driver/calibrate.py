@@ -3,7 +3,6 @@
 peak            multiply-adds and bandwidths (`runtime.peak`)
 coefficients    fitted to the trials of this machine in the store (`space.fit`); kept only where programs of tasks
                 that were left out of the fit are ordered better, too
-experience      what compiling may take unmeasured, learned from the store anew: its trees knew the former estimate
 models          each compiled with default schedules before and after, and timed in turns
 """
 
@@ -14,12 +13,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from stormdrop.driver.choose import Choice
 from stormdrop.driver.compile import Source, load, tasks_of
-from stormdrop.driver.model_build import build_model, suited
-from stormdrop.errors import StormdropError
+from stormdrop.driver.model_build import build_model
+from stormdrop.graph.index_ranges import index_ranges
 from stormdrop.graph.partition import Partition
 from stormdrop.measure.race import race
-from stormdrop.reservoir.learning import described, keep_learned
 from stormdrop.reservoir.measured import by_sketch
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.arrays import random_inputs
@@ -58,8 +57,6 @@ class Calibration:
     told: str
     """Why the coefficients are what they are."""
     models: tuple[DefaultsTimed, ...]
-    learned: str = ""
-    """What the store taught with the new estimate; empty without a store."""
 
     def to_json(self) -> dict[str, object]:
         names = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs")
@@ -71,7 +68,6 @@ class Calibration:
             "coefficients": {n: [getattr(c, n) for c in both] for n in FITTED},
             "fit": None if self.fit is None else {n: v for n, v in asdict(self.fit).items() if n != "coefficients"},
             "told": self.told,
-            "learned": self.learned,
             "models": [asdict(m) for m in self.models],
         }
 
@@ -84,8 +80,7 @@ def calibrate(
     reset: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measure and fit, keep both for `detect`, learn from the store anew, and time the models. `reset` forgets the
-    coefficients instead.
+    """Measure and fit, keep both for `detect`, and time the models. `reset` forgets the coefficients instead.
 
     Raises UserError for a model that cannot be read, before anything is measured.
     """
@@ -100,19 +95,8 @@ def calibrate(
     if found is not None and found.is_better:
         save_coefficients(plain, found.coefficients)
     target = calibrated(plain)
-    learned = _learned(store, target, tell)
     timed = tuple(_timed(parts, plain, target, tell) for parts in partitions)
-    return Calibration(plain, target, peak, found, told, timed, learned)
-
-
-def _learned(store: Store | None, target: Cpu, tell: Callable[[str], None]) -> str:
-    if store is None or store.is_memory:
-        return ""
-    tell("learning from what was measured")
-    try:
-        return described(keep_learned(store, target))
-    except StormdropError as error:
-        return f"nothing is learned for models to come: {error}"
+    return Calibration(plain, target, peak, found, told, timed)
 
 
 def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
@@ -134,10 +118,10 @@ def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tu
 
 def _timed(parts: Partition, plain: Cpu, target: Cpu, tell: Callable[[str], None]) -> DefaultsTimed:
     tell(f"timing {parts.graph.name}")
-    before, after = (suited(t, parts) for t in (plain, target))
+    before, after = (t.with_weights(parts.constant_bytes) for t in (plain, target))
     tasks = {call.task.digest: call.task for call in parts.calls}
     changed = sum(default_schedule(task, before) != default_schedule(task, after) for task in tasks.values())
-    models = {name: build_model(parts, t, lambda task: None) for name, t in (("nominal", before), ("now", after))}
-    inputs = list(random_inputs(models["now"].inputs).values())
+    models = {name: build_model(parts, t, lambda task: Choice()) for name, t in (("nominal", before), ("now", after))}
+    inputs = list(random_inputs(models["now"].inputs, ranges=index_ranges(parts.graph)).values())
     runs = race({name: lambda m=m: m(*inputs) for name, m in models.items()}, RACE_SECONDS)
     return DefaultsTimed(parts.graph.name, len(tasks), changed, *(runs[n].seconds for n in ("nominal", "now")))

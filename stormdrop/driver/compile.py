@@ -9,31 +9,34 @@ The parts are elsewhere; this module puts them together, and knows of nothing bu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from numpy.typing import ArrayLike
 
-from stormdrop.arguments import check_arguments
+from stormdrop.arguments import check_arguments, shapes_by_name
 from stormdrop.driver import COMPILED, ZOO
-from stormdrop.driver.fallback import OnnxRuntimeFallback, fallback_of
-from stormdrop.driver.mixed import MixedModel, OpenMixedModel
+from stormdrop.driver.choose import Choose, Schedules, choice_of
+from stormdrop.driver.fallback import REFUSALS, Fallback, Refusal, fallback_of
+from stormdrop.driver.mixed import mixed_model
 from stormdrop.driver.model_build import build_model
-from stormdrop.driver.specialise import OpenSource, Sharing, open_interface, open_model, open_source
-from stormdrop.driver.stored import Schedules
+from stormdrop.driver.open_sizes import at_size
+from stormdrop.driver.specialise import Sharing, open_model, open_source
+from stormdrop.driver.watcher import Progress, told_by
 from stormdrop.errors import UserError
 from stormdrop.frontend.custom import CustomOperator
-from stormdrop.frontend.mixed import cut
+from stormdrop.frontend.mixed import MixedGraph
 from stormdrop.frontend.onnx import load as load_onnx
 from stormdrop.frontend.onnx import load_parsed
-from stormdrop.frontend.parsed import parsed
+from stormdrop.frontend.parsed import ParsedModel, parsed
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.ir.memo import at_work
 from stormdrop.ops.winograd import TRANSFORMS
 from stormdrop.pytorch import compile_module, graph_of, is_torch
+from stormdrop.reservoir.store import Store, default_path
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.targets import host_for, target_for
@@ -44,9 +47,6 @@ from stormdrop.target.machine import Target
 
 if TYPE_CHECKING:
     from stormdrop.pytorch.compiled import CompiledModule
-
-REUSES = ("predicted", "off")
-"""What compiling may take of other tasks' schedules."""
 
 Source = str | os.PathLike[str] | bytes | Graph | Any  # an onnx.ModelProto or of PyTorch, which are not imported here
 
@@ -68,7 +68,40 @@ def load(
             what = "a PyTorch module" if is_torch(model) else "a graph already"
             raise UserError(f"shapes=, constants= and operators= are for loading an ONNX model; this is {what}")
         return model if isinstance(model, Graph) else graph_of(model, example_inputs)
-    return load_onnx(named(model, shapes), shapes, constants, operators)
+    shapes = shapes_by_name(shapes)
+    model = named(model, shapes)
+    with at_size(shapes or {}, lambda: open_source(model, parsed(model), None, constants, operators)):
+        return load_onnx(model, shapes, constants, operators)
+
+
+def load_parts(
+    model: Source,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
+    example_inputs: Any = None,
+    fallback: Fallback | None = None,
+) -> Graph | MixedGraph:
+    """Reads a model as `load` does, in parts if the importers refuse it and `fallback` does not. Raises UserError."""
+    try:
+        return load(model, shapes, constants, operators, example_inputs)
+    except REFUSALS as refusal:
+        if fallback is None or is_torch(model):
+            raise
+        return fallback.cut(refusal, parsed(named(model, shapes)), shapes, constants, operators)
+
+
+def native_graph(model: Source, fallback: Fallback | None = None, **reading: Any) -> Graph:
+    """Reads a model as `load` does; of a model in parts, the native parts side by side.
+
+    Raises UserError, also where no part runs here.
+    """
+    graph = load_parts(model, fallback=fallback, **reading)
+    if isinstance(graph, Graph):
+        return graph
+    if not graph.own:
+        raise UserError(f"{graph.summary}: nothing is left to tune")
+    return graph.native
 
 
 def named(model: Source, shapes: Mapping[str, Sequence[int]] | None = None, is_open: bool = False) -> Any:
@@ -105,18 +138,12 @@ class CompileOptions(TypedDict, total=False):
     winograd: bool
     rules: Sequence[Rule]
     unproved: bool
-    reuse: str
     operators: Sequence[CustomOperator]
+    progress: Progress
 
 
 @overload
-def compile(model: Source, *, fallback: None = None, **options: Unpack[CompileOptions]) -> Model: ...
-
-
-@overload
-def compile(
-    model: Source, *, fallback: str, **options: Unpack[CompileOptions]
-) -> Model | MixedModel | OpenMixedModel: ...
+def compile(model: Source, *, fallback: str | Fallback | None = "auto", **options: Unpack[CompileOptions]) -> Model: ...
 
 
 @overload
@@ -139,34 +166,39 @@ def compile(
     winograd: bool = True,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
-    reuse: str = "predicted",
     operators: Sequence[CustomOperator] = (),
-    fallback: str | None = None,
-) -> Model | MixedModel | OpenMixedModel | CompiledModule:
-    """A model that runs on this machine: on its CPU, or with `target="cuda"` on its GPU (`runtime.targets` has other
-    names; a model for a GPU that is not here can be saved). `precision`, on a GPU, is that of the factors of f32
-    products and convolutions: "f32", or by matrix instructions "tf32", "3xtf32", "bf16", "fp16".
+    fallback: str | Fallback | None = "auto",
+    progress: Progress = None,
+) -> Model | CompiledModule:
+    """Compiles a model for the CPU of this machine, or with `target="cuda"` for its GPU.
+
+    `runtime.targets` has the other targets; a model for an absent GPU can be saved. On a GPU, `precision` is the type
+    of the factors of f32 products and convolutions: "f32", or by matrix instructions "tf32", "3xtf32", "bf16", "fp16".
 
     A PyTorch module is compiled for `example_inputs`, a tuple of its arguments or a mapping by name, and called like
-    the module; an exported program has examples of its own.
+    the module. An exported program has examples of its own.
 
-    A model with open dimensions is an `OpenModel`, compiled for each size when it is first called with it. `shapes`
-    gives the shapes of inputs by name: what it settles is open no more. A list of such mappings leaves dimensions open
-    and compiles for each of them ahead.
+    A model with open dimensions is an `OpenModel`, compiled for each size at the first call with this size. `shapes`
+    gives the shapes of inputs by name, and closes their dimensions. A list of such mappings leaves dimensions open, and
+    the model is compiled for each mapping ahead.
 
-    `schedules` says how to compute a task, None meaning the default; without it the store's verdicts are used, and with
-    those of a `TunedModel`, `tuned.schedules`, what was found there. `unproved` also takes the fastest trial of a task
-    that the store has no verdict on. Where the store knows nothing of a task, a schedule of a related one is taken,
-    re-fitted and unmeasured, if what tuning has learned predicts enough gain (`stormdrop.driver.unmeasured`);
-    `reuse="off"` takes the default there, and so do models with open dimensions. `Model.origins` says what was taken.
+    `schedules` returns the schedule of a task, None for the default schedule; `tuned.schedules` of a `TunedModel` is
+    such a function. Without `schedules`, the store's verdicts are used. `unproved` also takes the fastest trial of a
+    task without a verdict. `Model.origins` has the origin of each schedule.
 
-    `rules` are those that schedules may follow. With `winograd=False` convolutions are summed directly, which rounds
-    less. `operators` are the caller's own (`sd.CustomOperator`). With `fallback="onnxruntime"` what is not supported
-    runs there, and the result is a `MixedModel` if anything does.
+    `rules` are the rules that schedules may follow. With `winograd=False` convolutions are summed directly, which
+    rounds less. `operators` are the caller's own (`sd.CustomOperator`).
 
-    `threads`, `spin` (microseconds that a waiting thread spins before it sleeps) and `affinity` (where threads run:
-    "none", "compact", "spread" or the CPU of each) are as for `sd.Pool`. `pool` is one of those, which several models
-    may use, "own" for one that no other model uses, or "shared", the default: all models with these settings.
+    `fallback` is for ONNX models on the CPU. With "auto", operators that are not supported run in onnxruntime if it is
+    installed: the result is an `sd.MixedModel`, and a warning names the cut. With "onnxruntime" no warning is given,
+    and a missing onnxruntime is an error. With "none" such models are refused.
+
+    `threads`, `spin` (microseconds that a waiting thread spins before it sleeps) and `affinity` (the CPUs of threads:
+    "none", "compact", "spread" or the CPU of each) are as for `sd.Pool`. `pool` is an `sd.Pool` that several models may
+    use, "own" for a pool of this model alone, or "shared", the default: the pool of all models with these settings.
+
+    `progress` shows a line about the present step (True) or nothing (False); None: in a terminal and in a notebook.
+    Remarks are Python warnings (`sd.StormdropWarning`).
 
     Raises UserError for a model that cannot be read and for rules that other processes cannot import, and
     UnsupportedOperator for operators that are not supported.
@@ -174,19 +206,22 @@ def compile(
     check_arguments(schedules=schedules, threads=threads, target=target, winograd=winograd, unproved=unproved)
     check_arguments(rules=rules, operators=operators, shapes=shapes, spin=spin, pool=pool)
     check_arguments(precision=precision)
-    if reuse not in REUSES:
-        raise UserError(f"reuse={reuse!r}: give one of {', '.join(REUSES)}")
     machine = target_for(target, threads, pool, precision)
     host = host_for(machine.threads, isinstance(machine, Gpu), spin, affinity, pool)
     if is_torch(model):
-        if shapes or constants or operators or fallback:
+        if shapes or constants or operators or fallback not in (None, "auto", "none"):
             told = "shapes=, constants=, operators= and fallback= are for ONNX models"
             raise UserError(f"{told}; a PyTorch module takes the shapes of example_inputs")
         own = None if isinstance(machine, Gpu) else host.pool
-        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules, "reuse": reuse}
-        return compile_module(model, example_inputs, partial(compile, **options, unproved=unproved, pool=own))
+        options = {"schedules": schedules, "target": machine, "winograd": winograd, "rules": rules}
+        return compile_module(
+            model, example_inputs, partial(compile, **options, unproved=unproved, pool=own, progress=progress)
+        )
     if example_inputs is not None:
         raise UserError(f"example_inputs are for PyTorch modules, not for {type(model).__name__}")
+    shapes = shapes_by_name(shapes)
+    tell = told_by(progress)
+    choose: Choose | None = None if schedules is None else lambda task: choice_of(schedules(task))
     ahead = None if shapes is None or isinstance(shapes, Mapping) else list(shapes)
     settled = shapes if isinstance(shapes, Mapping) else None
 
@@ -194,65 +229,72 @@ def compile(
         shared = sharing if not isinstance(machine, Gpu) else None  # arenas and weights of a GPU are each model's own
         with at_work():
             parts = tasks_of(graph.pop(), winograd)
-            is_reusing = reuse != "off" and sharing is None
-            return build_model(parts, machine, schedules, rules, unproved, shared, is_reusing, host)
+            tell(f"compiling {parts.graph.name}")
+            return build_model(parts, machine, choose, rules, unproved, shared, host, tell)
+
+    is_cuttable = not isinstance(machine, Gpu) and not isinstance(model, Graph)
+    runner = fallback_of(fallback) if is_cuttable else None
+    if not is_cuttable and fallback not in (None, "auto", "none"):
+        raise UserError("fallback= is for ONNX models on the CPU")
+
+    def build_parts(
+        refusal: Refusal, file: ParsedModel, sizes: Mapping[str, Sequence[int]] | None, sharing: Sharing | None = None
+    ) -> Model:
+        assert runner is not None
+        parts = runner.cut(refusal, file, sizes, constants, operators)
+        return mixed_model(parts, machine.threads, lambda graph: build([graph], sharing))
 
     with at_work():
-        if fallback is not None:
-            if isinstance(machine, Gpu) or isinstance(model, Graph):
-                raise UserError("fallback= is for ONNX models on the CPU")
-            source = named(model, settled, ahead is not None)
-            return _mixed(source, settled, ahead, constants, operators, fallback_of(fallback, machine.threads), build)
-        read = _read(model, settled, constants, operators, ahead is not None)
-        if not isinstance(read, OpenSource):
-            if ahead:
-                raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
-            return build(read)
-        references(rules)
-        return open_model(read, machine.threads, host, build, ahead or ())
+        file = None
+        if not isinstance(model, Graph):
+            model = named(model, settled, ahead is not None)
+            file = parsed(model)
+            opened = open_source(model, file, settled, constants, operators, runner)
+            if opened is not None:
+                references(rules)
+                is_tuned = partial(_is_tuned, machine, schedules)
+                parts = build_parts if runner else None
+                return open_model(opened, machine.threads, host, build, ahead or (), parts, is_tuned)
+        if ahead:
+            raise UserError("shapes= lists several shapes, but the model has no open dimensions: give none")
+        if file is None:
+            return build([load(model, settled, constants, operators)])
+        try:
+            with at_size(settled or {}, partial(open_source, model, file, None, constants, operators, runner)):
+                graph = [load_parsed(file, settled, constants, operators)]
+        except REFUSALS as refusal:
+            if runner is None:
+                raise
+            return build_parts(refusal, file, settled)
+        del file
+        return build(graph)
 
 
-def _mixed(
-    model: Any,
-    shapes: Mapping[str, Sequence[int]] | None,
-    ahead: Sequence[Mapping[str, Sequence[int]]] | None,
-    constants: Mapping[str, ArrayLike] | None,
-    operators: Sequence[CustomOperator],
-    runtime: OnnxRuntimeFallback,
-    build: Callable[[list[Graph]], Model],
-) -> Model | MixedModel | OpenMixedModel:
-    """A model of which `runtime` may run a part; with open dimensions, one for each size it is called with."""
-
-    def sized(sizes: Mapping[str, Sequence[int]] | None) -> Model | MixedModel:
-        graph = cut(parsed(model), runtime, sizes, constants, operators)
-        if isinstance(graph, Graph):
-            return build([graph])
-        own = [part for part in graph.parts if isinstance(part, Graph)]
-        return MixedModel(graph, [build([part]) for part in own], runtime)
-
-    opened = open_interface(parsed(model), shapes, constants)
-    if opened is None:
-        return sized(shapes)
-    found = OpenMixedModel(opened.name, [port.name for port in opened.inputs], sized)
-    for sizes in ahead or ():
-        found.specialised(sizes)
-    return found
+def _is_tuned(target: Target, schedules: Schedules | None, key: str) -> bool:
+    """Returns whether verdicts of the user's store decide a model with open dimensions at the size of this key."""
+    path = default_path()
+    return schedules is None and path.exists() and Store.view(path).is_decided(key, target)
 
 
-def _read(
+def size_key(
     model: Source,
-    shapes: Mapping[str, Sequence[int]] | None,
-    constants: Mapping[str, ArrayLike] | None,
-    operators: Sequence[CustomOperator],
-    is_open: bool,
-) -> list[Graph] | OpenSource:
-    """A model as a graph where all its shapes are known (in a list, to be taken out), else to be compiled by size."""
-    if isinstance(model, Graph):
-        return [load(model, shapes, constants, operators)]
-    model = named(model, shapes, is_open)
-    file = parsed(model)
-    opened = open_source(model, file, shapes, constants, operators)
-    return opened or [load_parsed(file, shapes, constants, operators)]
+    graph: Graph,
+    constants: Mapping[str, ArrayLike] | None = None,
+    operators: Sequence[CustomOperator] = (),
+) -> str:
+    """Returns the key of a model with open dimensions at the size of `graph`, which was loaded from it.
+
+    The key of other models is empty.
+    """
+    if isinstance(model, (Graph, Partition)) or is_torch(model):
+        return ""
+    try:
+        origin = named(model, is_open=True)
+        opened = open_source(origin, parsed(origin), None, constants, operators)
+        shapes = dict(zip(graph.input_names, (v.shape for v in graph.inputs)))
+        return "" if opened is None else opened.key(tuple(shapes[port.name] for port in opened.interface.inputs))
+    except (UserError, KeyError):
+        return ""
 
 
 def tasks_of(graph: Graph, winograd: bool = True) -> Partition:

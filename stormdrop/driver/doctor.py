@@ -200,7 +200,9 @@ def _in_process(threads: int) -> Check:
     task = operator("GMM", SHAPE)
     rng = np.random.default_rng(0)
     arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
-    kernel = build(task, {t.name: arrays[t.name] for t in task.constants}, threads=threads, target=detect(threads))
+    kernel = build(
+        task, constants={t.name: arrays[t.name] for t in task.constants}, threads=threads, target=detect(threads)
+    )
     found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
     expected = next(iter(evaluate(task, arrays).values()))
     worst = float(np.max(np.abs(found - expected)))

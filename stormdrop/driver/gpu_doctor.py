@@ -104,7 +104,7 @@ def _on_gpu(target: Gpu) -> Check:
     name, task = "kernel on the GPU", operator("GMM", SHAPE)
     rng = np.random.default_rng(0)
     arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
-    kernel = build(task, {t.name: arrays[t.name] for t in task.constants}, target=target)
+    kernel = build(task, constants={t.name: arrays[t.name] for t in task.constants}, target=target)
     found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
     worst = float(np.max(np.abs(found - next(iter(evaluate(task, arrays).values())))))
     if not worst < 1e-4:

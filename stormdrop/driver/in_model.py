@@ -15,11 +15,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from stormdrop.driver.choose import Choice, Origin, choice_of
 from stormdrop.driver.model_build import build_model
-from stormdrop.driver.stored import scheduled
+from stormdrop.graph.index_ranges import index_ranges
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.race import ROUNDS, race
+from stormdrop.measure.race import race
+from stormdrop.measure.stopwatch import Runs
+from stormdrop.reservoir.record import versions
 from stormdrop.reservoir.store import Store, StoreError
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arrays import random_inputs
@@ -27,7 +30,6 @@ from stormdrop.runtime.building import code_of
 from stormdrop.runtime.model import Model
 from stormdrop.search.model_events import InModel, TunedModel, TunedTask
 from stormdrop.search.session import CHECKED, UNCHECKED
-from stormdrop.search.tune import versions
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
@@ -47,18 +49,27 @@ class Weighed:
     """
 
     in_model: InModel
-    incumbent_seconds: float
+    against: InModel
+    """The same with the incumbent in place of the default model."""
     losses: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def incumbent_seconds(self) -> float:
+        return self.against.default_seconds
 
     @property
     def is_slower(self) -> bool:
         """Slower than the incumbent, by the rule that holds against defaults."""
-        return InModel(self.in_model.seconds, self.incumbent_seconds).is_slower
+        return self.against.is_slower
 
     @property
-    def incumbent(self) -> InModel:
-        """What the incumbent is worth."""
-        return InModel(self.incumbent_seconds, self.in_model.default_seconds)
+    def of_incumbent(self) -> Weighed:
+        """The incumbent in place of the model."""
+        before = [(incumbent, incumbent) for _, incumbent in self.against.rounds]
+        beside = [(i, default) for (i, _), (_, default) in zip(before, self.in_model.rounds)]
+        seconds = self.incumbent_seconds
+        default_seconds = self.in_model.default_seconds
+        return Weighed(InModel(seconds, default_seconds, tuple(beside)), InModel(seconds, seconds, tuple(before)))
 
 
 Weigh = Callable[[AbstractSet[str]], Weighed]
@@ -76,7 +87,7 @@ def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], W
         losses = weighed.losses
         kept -= set(sorted(kept, key=lambda digest: -losses.get(digest, 0.0))[: 2**rebuild])
         weighed = weigh(kept)
-    return (set(), Weighed(weighed.incumbent, weighed.incumbent_seconds)) if weighed.is_slower else (kept, weighed)
+    return (set(), weighed.of_incumbent) if weighed.is_slower else (kept, weighed)
 
 
 def accept(
@@ -87,15 +98,18 @@ def accept(
     tell: Callable[[str], None] = lambda _: None,
     rules: Sequence[Rule] = RULES,
     decided: Sequence[Verdict] = (),
+    size: str = "",
 ) -> TunedModel:
-    """What the model accepts of what was found, and what that is worth; it is kept in the store as its verdict, unless
-    the store takes no more: `not_kept` says so. The verdicts `decided` for its tasks are kept with it, or none of them.
+    """Time the model and take back schedules that make it slower. Returns the accepted schedules and their gain.
 
-    What the store says that the model accepted before has precedence, then the tasks' earlier verdicts. Each model is
-    timed for about so many seconds; `tell` hears what is done. Raises as compiling does.
+    The incumbent has precedence: the store's verdicts of the model, then the tasks' earlier verdicts. Each model is
+    timed for about `seconds`; `tell` takes a line about each step. The store keeps the result as the model's verdicts,
+    together with `decided`, the verdicts of its tasks; `not_kept` is the reason where the store takes no more. The
+    model's verdicts are also kept under `size`, the key of a model with open dimensions at this size (`size_key`).
+    Raises as compiling does.
     """
     bench = _Bench(parts, tuned, _running(parts, tuned, store, rules), seconds, tell, rules)
-    incumbents = [scheduled(bench.incumbents.get(t.task.digest)) for t in tuned.tasks]
+    incumbents = [bench.incumbent(t.task.digest) for t in tuned.tasks]
     changed = {t.task.digest for t, i in zip(tuned.tasks, incumbents) if t.schedule not in (None, i or t.default)}
     kept, weighed = settle(changed, bench.weigh)
     tasks = tuple(
@@ -109,7 +123,8 @@ def accept(
     recorded = [(t, incumbent) for t, incumbent in zip(tasks, incumbents) if t.schedule is not None or not t.failure]
     of_tasks = verdicts_of(tuned, decided)
     of_model = [_verdict(parts.digest, tuned.target, t, i, weighed, of_tasks, store, rules) for t, i in recorded]
-    return kept_in(store, accepted, [*of_tasks, *of_model])
+    of_size = [replace(v, model=size) for v in of_model] if size else []
+    return kept_in(store, accepted, [*of_tasks, *of_model, *of_size])
 
 
 def verdicts_of(tuned: TunedModel, decided: Sequence[Verdict]) -> list[Verdict]:
@@ -145,7 +160,7 @@ def _reverted(task: TunedTask, incumbent: Schedule | None, target: Target, rules
         return task
     default = task.default or default_schedule(task.task, target, rules)
     # An incumbent that is not the default was not timed alone now: the default's seconds stand in for its own.
-    origin = "default" if incumbent in (None, default) else "verdict"
+    origin = (Origin.DEFAULT if incumbent in (None, default) else Origin.VERDICT).value
     was = {"default": default, "schedule": incumbent or default, "seconds": task.default_seconds, "origin": origin}
     return replace(task, **was, verified=False, phase=REVERTED)
 
@@ -176,14 +191,12 @@ def _verdict(
     else:
         proof, code = UNCHECKED, ""
     against = incumbent or default, weighed.incumbent_seconds
-    decided = schedule, weighed.in_model.seconds, *against, "in the model", ROUNDS, proof
+    decided = schedule, weighed.in_model.seconds, *against, "in the model", len(weighed.in_model.rounds), proof
     return Verdict(task, target, *decided, versions(target), code, model, created=time.time())
 
 
 class _Bench:
-    """The default model and the incumbent, and others beside them. `incumbents` has the incumbent's schedules, by the
-    digest of the task; the others are the default ones.
-    """
+    """The default model, the incumbent, and models in turns with both."""
 
     def __init__(
         self,
@@ -195,41 +208,46 @@ class _Bench:
         rules: Sequence[Rule],
     ) -> None:
         self._parts, self._tuned, self._seconds, self._tell, self._rules = parts, tuned, seconds, tell, rules
+        self._incumbents: Mapping[str, Choice] = {}
+        """The incumbent's choices by the digest of the task; a task without a choice has the default."""
         tell("compiling with defaults")
-        self._default = self._incumbent = build_model(parts, tuned.target, tuned.defaults, rules)
-        self.incumbents: Mapping[str, Schedule | Verdict] = {}
-        self._arrays = list(random_inputs(self._default.inputs).values())
+        self._default = self._incumbent = build_model(parts, tuned.target, self._chosen, rules)
+        self._arrays = list(random_inputs(self._default.inputs, ranges=index_ranges(parts.graph)).values())
         self._incumbent_profile: dict[str, float] = {}
         if any(verdict.schedule != tuned.defaults(verdict.task) for verdict in running.values()):
             self._enter(running)
 
     def _enter(self, running: Mapping[str, Verdict]) -> None:
         """Make what is compiled without this tuning the incumbent, unless defaults are faster (by now, or here)."""
-        tuned, self.incumbents = self._tuned, running
+        tuned, self._incumbents = self._tuned, {digest: choice_of(v) for digest, v in running.items()}
         self._tell("compiling with what was decided before")
-        before = build_model(self._parts, tuned.target, self._incumbent_of, self._rules)
+        before = build_model(self._parts, tuned.target, self._chosen, self._rules)
         self._tell("timing both in turns")
         if self._timed(before).is_slower:
             tasks = [verdict.task for verdict in running.values()]
-            defaults = {t.digest: tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks}
-            self.incumbents = defaults
+            defaults = [tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks]
+            self._incumbents = {t.digest: choice_of(default) for t, default in zip(tasks, defaults)}
         else:
             self._incumbent = before
 
-    def _incumbent_of(self, task: Task) -> Schedule | Verdict | None:
-        """A verdict as such: one whose code has changed since is proved again, as whenever a model is compiled."""
-        return self.incumbents.get(task.digest) or self._tuned.defaults(task)
+    def incumbent(self, digest: str) -> Schedule | None:
+        """Returns the schedule that the incumbent has for a task; None: the default."""
+        return self._incumbents.get(digest, Choice()).schedule
+
+    def _chosen(self, task: Task) -> Choice:
+        """Returns the incumbent's choice. A verdict with changed code is proved again, as in any compilation."""
+        return self._incumbents.get(task.digest) or choice_of(self._tuned.defaults(task))
 
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
         if not kept:
             self._tell("timing the model")
             return self._timed(self._incumbent)
 
-        def schedule_of(task: Task) -> Schedule | Verdict | None:
-            return self._tuned.schedules(task) if task.digest in kept else self._incumbent_of(task)
+        def choose(task: Task) -> Choice:
+            return choice_of(self._tuned.schedules(task)) if task.digest in kept else self._chosen(task)
 
         self._tell("compiling with what was found")
-        found = build_model(self._parts, self._tuned.target, schedule_of, self._rules)
+        found = build_model(self._parts, self._tuned.target, choose, self._rules)
         self._tell("timing both in turns")
         weighed = self._timed(found)
         if not weighed.is_slower:
@@ -247,7 +265,7 @@ class _Bench:
 
         The time alone of an incumbent that is not the default schedule is of another day: nothing was promised.
         """
-        incumbent = scheduled(self.incumbents.get(digest))
+        incumbent = self.incumbent(digest)
         promised = {t.task.digest: t.gain for t in self._tuned.tasks if incumbent in (None, t.default)}
         return slower + promised.get(digest, 0.0) if slower > 0 else slower
 
@@ -255,9 +273,15 @@ class _Bench:
         """In turns with the incumbent and the default model; two that are the same are timed once."""
         models = {id(m): m for m in (model, self._incumbent, self._default)}
         runs = race({str(key): partial(m, *self._arrays) for key, m in models.items()}, self._seconds)
-        found, incumbent, default = (runs[str(id(m))].seconds for m in (model, self._incumbent, self._default))
-        return Weighed(InModel(found, default), incumbent)
+        found, incumbent, default = (runs[str(id(m))] for m in (model, self._incumbent, self._default))
+        beside = [InModel(found.seconds, other.seconds, _rounds(found, other)) for other in (default, incumbent)]
+        return Weighed(beside[0], beside[1])
 
     def _profile(self, model: Model, seconds: float) -> dict[str, float]:
         repeats = max(5, min(100, int(PROFILED_SECONDS / seconds)))
         return {row.digest: row.seconds for row in model.profile(*self._arrays, repeats=repeats).by_task().rows}
+
+
+def _rounds(tuned: Runs, other: Runs) -> tuple[tuple[float, float], ...]:
+    """The samples of each round of a race."""
+    return tuple((float(a), float(b)) for a, b in zip(tuned.each, other.each, strict=True))

@@ -25,7 +25,7 @@ from typing import Any
 
 from stormdrop.codegen.llvm import llvm_version
 from stormdrop.driver.build import Job, build_kernels
-from stormdrop.errors import UserError
+from stormdrop.errors import UserError, warn
 from stormdrop.files import opened
 from stormdrop.lower.packed_layout import PackedLayout
 from stormdrop.paths import cache_dir, package_root
@@ -133,7 +133,7 @@ def _is_own(path: Path, status: os.stat_result) -> bool:
     kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     if kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return True
-    _log.warning("%s is not used: it is native code, and others than this user may have written it", path)
+    warn(f"{path} is not used: it is native code, and others than this user may have written it")
     return False
 
 
@@ -197,7 +197,5 @@ def _decoded(data: bytes) -> list[BuiltKernel]:
         end += len(code)
         layout = PackedLayout.from_json(row["layout"]) if row["layout"] is not None else None
         phases = tuple(map(PhaseSummary.from_json, row["phases"]))
-        found.append(
-            BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, None, phases, row["deviation"])
-        )
+        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases, row["deviation"]))
     return found

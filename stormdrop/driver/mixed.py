@@ -1,18 +1,19 @@
 """A compiled model of which another runtime computes a part.
 
-    model = compile("model.onnx", fallback="onnxruntime")       # a MixedModel where something is not supported
-    y = model(x)
-    print(model)                                                # what runs where, and why
+    model = compile("detector.onnx")         # a MixedModel where something is not supported, and onnxruntime installed
+    boxes = model(image)
+    print(model)                             # what runs where, and why
 
-The cut was made when the model was loaded (`frontend.mixed`); nothing moves to the other runtime later, whatever fails.
+The cut was made when the model was loaded (`frontend.mixed`); nothing moves to onnxruntime later, even if a call fails.
+A mixed model is a `Model` in all but its file: no saved file and no C library can hold it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,21 +22,32 @@ from numpy.typing import ArrayLike
 from stormdrop.driver.fallback import ForeignSession, OnnxRuntimeFallback
 from stormdrop.errors import UserError
 from stormdrop.frontend.mixed import ForeignPart, MixedGraph, MixedPort
-from stormdrop.graph.graph import shown
-from stormdrop.runtime.arrays import checked
-from stormdrop.runtime.image import Port
+from stormdrop.frontend.pointwise import ELEMENT_TYPES
+from stormdrop.graph.graph import Graph, shown
+from stormdrop.runtime.arrays import Array, checked, copied_out
+from stormdrop.runtime.device import Seconds
+from stormdrop.runtime.fixed_model import WARM_UP_RUNS
+from stormdrop.runtime.image import OpenPort, Port
 from stormdrop.runtime.model import Model
+from stormdrop.runtime.profile import Profile, ProfileRow, profile_of_parts
 
 OURS = "stormdrop"
-MOST_SIZES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignPort:
-    """An input or output whose shape or type is known only when the model runs; `type` describes it."""
+class ForeignPort(Port):
+    """An input or output that is no tensor of numbers, as `type` describes: it has neither shape nor element type."""
 
-    name: str
-    type: str
+    __slots__ = ("type",)
+
+    def __init__(self, name: str, type: str) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "type", type)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.type}"
@@ -52,6 +64,21 @@ class Placement:
     def __str__(self) -> str:
         why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
         return f"{self.where}: {', '.join(self.operators)}{why}"
+
+
+def foreign_placement(part: ForeignPart) -> Placement:
+    return Placement(OnnxRuntimeFallback.name, part.operators, part.reasons)
+
+
+def placements_of(graph: MixedGraph) -> list[Placement]:
+    """The parts of a model that is not compiled, with the operators of the graphs."""
+
+    def placement(part: Graph | ForeignPart) -> Placement:
+        if isinstance(part, ForeignPart):
+            return foreign_placement(part)
+        return Placement(OURS, tuple(dict.fromkeys(node.op for node in part.nodes)))
+
+    return list(map(placement, graph.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +98,22 @@ class _Part:
             values.update(zip(self.outputs, results))
 
 
-class MixedModel:
-    """A model in parts. It is called as a `Model` is, but cannot be saved, exported or profiled."""
+class MixedModel(Model):
+    """A model in parts. It is called, timed and profiled as a `Model` is, but cannot be saved or exported.
+
+    Arrays between two parts are NumPy's.
+    """
+
+    models: tuple[Model, ...]
+    """The models of the native parts."""
+    placements: tuple[Placement, ...]
+    """The place where each part runs, with the names of the operators and the reasons, in the order of the run."""
 
     def __init__(self, graph: MixedGraph, models: Sequence[Model], runtime: OnnxRuntimeFallback) -> None:
         """`models` are those of the graph's own parts, in order. Raises UserError as the runtime does."""
-        self.name, self.threads = graph.name, runtime.threads
-        self.inputs = tuple(map(_port, graph.inputs))
-        self.outputs = tuple(map(_port, graph.outputs))
+        super().__init__(graph.name, tuple(map(port_of, graph.inputs)), tuple(map(port_of, graph.outputs)))
+        self.threads = runtime.threads
+        self.models = tuple(models)
         self._input_keys = [p.key for p in graph.inputs]
         self._output_keys = [p.key for p in graph.outputs]
         self._constants = dict(graph.constants)
@@ -89,38 +124,68 @@ class MixedModel:
             if isinstance(part, ForeignPart):
                 names = {key: i.name for key, i in zip(part.inputs, part.model.graph.input)}
                 self._parts.append(_Part(runtime.session(part.model), names, part.outputs))
-                placements.append(Placement(runtime.name, part.operators, part.reasons))
+                placements.append(foreign_placement(part))
             else:
                 model = next(own)
                 self._parts.append(_Part(model, {}, ()))
                 placements.append(Placement(OURS, tuple(dict.fromkeys(c.label for c in model.image.calls))))
         self.placements = tuple(placements)
 
-    def __call__(self, *inputs: ArrayLike) -> Any:
-        """Returns one output, or a tuple of several. Raises UserError for arrays that do not match."""
-        if len(inputs) != len(self.inputs):
-            raise UserError(f"{self.name} takes {len(self.inputs)} arrays ({self._known()}), not {len(inputs)}")
-        found = tuple(self._run(inputs))
-        return found[0] if len(found) == 1 else found
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """The origin of each task's schedule, by the task's digest, of the native parts."""
+        return {digest: origin for model in self.models for digest, origin in model.origins.items()}
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """All outputs by name. Raises UserError for arrays it does not take, and for missing and unknown names."""
-        if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
-        names = [p.name for p in self.inputs]
-        wrong = [repr(n) for n in inputs if n not in names] + [f"no {n!r}" for n in names if n not in inputs]
-        if wrong:
-            raise UserError(f"{self.name} is given {', '.join(wrong)}; its inputs: {self._known()}")
-        return dict(zip((p.name for p in self.outputs), self._run([inputs[n] for n in names])))
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
+        """Returns one output, or a tuple of several.
 
-    def _run(self, inputs: Sequence[ArrayLike]) -> list[Any]:
-        values: dict[str, Any] = {}
-        for port, key, x in zip(self.inputs, self._input_keys, inputs):
-            values[key] = checked(port, x) if isinstance(port, Port) else x
-        given: Mapping[str, Any] = dict(values)
+        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
+        """
+        if named:
+            inputs = self._in_order(inputs, named)
+        values = self._values(inputs)
+        given = dict(values)
         for part in self._parts:
             part.run(values)
-        return [self._result(key, values, given) for key in self._output_keys]
+        results = copied_out(out, [self._result(key, values, given) for key in self._output_keys])
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
+        """Seconds of each of `repeats` whole runs, timed from Python, after a few that do not count."""
+        return self._timed(lambda: self(*inputs), repeats)
+
+    def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
+        """Profiles each native part alone, as `Model.profile` does, and times each part of onnxruntime as one row."""
+        values = self._values(inputs)
+        parts: list[Profile | ProfileRow] = []
+        for number, (part, place) in enumerate(zip(self._parts, self.placements), 1):
+            if isinstance(part.runs, Model):
+                arrays = [values[port.name] for port in part.runs.inputs]
+                parts.append(part.runs.profile(*arrays, repeats=repeats, standalone=standalone))
+            else:
+                seconds = float(np.median(self._timed(lambda run=part.run: run(dict(values)), repeats)))
+                label = f"{place.where}: {', '.join(place.operators)}"
+                parts.append(ProfileRow(label, f"part {number}", 1, seconds, origin=place.where))
+            part.run(values)
+        return profile_of_parts(self.name, self.threads, repeats, parts)
+
+    def _timed(self, run: Callable[[], object], repeats: int) -> Seconds:
+        seconds = np.empty(WARM_UP_RUNS + repeats)
+        for k in range(len(seconds)):
+            began = perf_counter()
+            run()
+            seconds[k] = perf_counter() - began
+        return seconds[WARM_UP_RUNS:]
+
+    def _values(self, inputs: Sequence[ArrayLike]) -> dict[str, Any]:
+        """The inputs by key. Raises UserError for arrays that do not match."""
+        if self._is_closed:
+            raise self._closed()
+        self._check_count(inputs)
+        return {
+            key: x if isinstance(port, ForeignPort) else checked(port, x)
+            for port, key, x in zip(self.inputs, self._input_keys, inputs)
+        }
 
     def _result(self, key: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
         """An output, which shares no memory with inputs and constants."""
@@ -128,78 +193,65 @@ class MixedModel:
             return self._constants[key].copy()
         return np.array(given[key]) if key in given else values[key]
 
-    def save(self, path: object) -> NoReturn:
-        raise UserError(
-            f"{shown(self.name)} runs partly in onnxruntime ({', '.join(self._foreign())}) and cannot be saved"
-        )
+    def attach(self) -> None:
+        """Load the weights and kernels of all own parts."""
+        for model in self.models:
+            model.attach()
 
-    def _foreign(self) -> list[str]:
-        return [op for p in self.placements if p.where != OURS for op in p.operators]
+    def _release(self) -> None:
+        for model in self.models:
+            model.close()
+        self._parts.clear()
 
-    def _known(self) -> str:
-        return ", ".join(map(repr, self.inputs)) or "no inputs"
+    def check_can_be_saved(self) -> NoReturn:
+        raise cannot_be_saved(self.name, [op for p in self.placements if p.where != OURS for op in p.operators])
+
+    def save(self, path: str | os.PathLike[str]) -> NoReturn:
+        """Raises UserError: no file can hold the model."""
+        if self._is_closed:
+            raise self._closed()
+        self.check_can_be_saved()
+
+    def _without(self, name: str) -> AttributeError:
+        return AttributeError(f"a model that runs partly in onnxruntime has one {name} for each of its `models`")
 
     def __str__(self) -> str:
         lines = [f"  {k}. {placement}" for k, placement in enumerate(self.placements, 1)]
         return "\n".join([f"{shown(self.name)}, in {len(lines)} parts", *lines])
 
     def __repr__(self) -> str:
-        return f"<mixed model {shown(self.name)}: {len(self.placements)} parts, onnxruntime: {self._foreign()}>"
+        foreign = [op for p in self.placements if p.where != OURS for op in p.operators]
+        return f"<mixed model {shown(self.name)}: {len(self.placements)} parts, onnxruntime: {foreign}>"
 
 
-class OpenMixedModel:
-    """A model with open dimensions, of which another runtime may run a part: one model for each size it meets.
-
-    The least recently used is dropped where there would be more than `MOST_SIZES`. Calls of several threads may
-    compile one size twice, and keep one of them.
-    """
-
-    def __init__(
-        self, name: str, inputs: Sequence[str], build: Callable[[Mapping[str, Sequence[int]]], Model | MixedModel]
-    ) -> None:
-        self.name, self.input_names, self._build = name, tuple(inputs), build
-        self._models: OrderedDict[tuple[tuple[int, ...], ...], Model | MixedModel] = OrderedDict()
-        self._lock = Lock()
-
-    def specialised(self, shapes: Mapping[str, Sequence[int]]) -> Model | MixedModel:
-        """The model for these shapes, compiled now if it was not before. Raises UserError."""
-        missing = [repr(name) for name in self.input_names if name not in shapes]
-        if missing:
-            raise UserError(f"{shown(self.name)} needs {', '.join(missing)}")
-        key = tuple(tuple(shapes[name]) for name in self.input_names)
-        with self._lock:
-            if key in self._models:
-                self._models.move_to_end(key)
-                return self._models[key]
-        model = self._build({name: shapes[name] for name in self.input_names})
-        with self._lock:
-            self._models[key] = model
-            while len(self._models) > MOST_SIZES:
-                self._models.popitem(last=False)
-        return model
-
-    def __call__(self, *inputs: ArrayLike) -> Any:
-        if len(inputs) != len(self.input_names):
-            raise UserError(f"{shown(self.name)} takes {len(self.input_names)} arrays, not {len(inputs)}")
-        arrays = [np.asarray(x) for x in inputs]
-        return self.specialised({n: x.shape for n, x in zip(self.input_names, arrays)})(*arrays)
-
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        arrays = {name: np.asarray(x) for name, x in inputs.items()}
-        return self.specialised({name: x.shape for name, x in arrays.items()}).run(arrays)
-
-    def __repr__(self) -> str:
-        return f"<open mixed model {shown(self.name)}: {len(self._models)} sizes>"
+def mixed_model(graph: MixedGraph, threads: int, build: Callable[[Graph], Model]) -> MixedModel:
+    """Makes the model of a cut graph, with `build` the models of its parts. Raises UserError as onnxruntime does."""
+    return MixedModel(graph, [build(part) for part in graph.own], OnnxRuntimeFallback(threads))
 
 
-def _port(p: MixedPort) -> Port | ForeignPort:
+def cannot_be_saved(name: str, operators: Sequence[str]) -> UserError:
+    """The error of a model that no file can hold."""
+    named = ", ".join(dict.fromkeys(operators))
+    remedy = "sd.compile and `stormdrop run` run it; a model that ends before these operators can be saved"
+    return UserError(f"{shown(name)} runs partly in onnxruntime ({named}) and cannot be saved or exported: {remedy}")
+
+
+def port_of(p: MixedPort) -> Port:
+    """The input or output as a caller sees it."""
     if p.value is not None:
         return Port(p.name, p.value.shape, p.value.dtype)
-    return ForeignPort(p.name, _type_text(p.type))
+    tensor = p.type.tensor_type
+    if not p.type.HasField("tensor_type") or tensor.elem_type not in ELEMENT_TYPES:
+        return ForeignPort(p.name, _type_text(p.type))
+    dimensions: tuple[int | str, ...] | None = None
+    if tensor.HasField("shape"):
+        named = [(d, f"{p.name}[{k}]") for k, d in enumerate(tensor.shape.dim)]
+        dimensions = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or name for d, name in named)
+    return OpenPort.of(p.name, dimensions, ELEMENT_TYPES[tensor.elem_type])
 
 
 def _type_text(type: Any) -> str:
-    """An onnx.TypeProto in a few words: int64[?, 3]."""
+    """An onnx.TypeProto in a few words: string[?, 3]."""
     from onnx import TensorProto
 
     if not type.HasField("tensor_type"):

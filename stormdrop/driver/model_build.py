@@ -10,40 +10,40 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.arguments import check_arguments
 from stormdrop.driver.build import Job, build_kernels
+from stormdrop.driver.choose import Choice, Choose, Origin
 from stormdrop.driver.placed import placed_phases
 from stormdrop.driver.specialise import Sharing
-from stormdrop.driver.stored import DEFAULT, Renews, Schedules, origin_of, proved_again, scheduled, stored_schedules
-from stormdrop.driver.unmeasured import unmeasured
+from stormdrop.driver.stored import StoredSchedules, proved_again, stored_schedules
+from stormdrop.driver.watcher import silent
+from stormdrop.errors import warn
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition, TaskCall
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.arena import Lifetime, plan
 from stormdrop.runtime.artifact import SLACK_BYTES, Artifact
 from stormdrop.runtime.building import BuiltKernel
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.group import Group
 from stormdrop.runtime.grouping import concurrent_calls, grouped, means_from
 from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
 from stormdrop.runtime.memory import give_back
-from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.model import Model
 from stormdrop.runtime.summary import PhaseSummary
-from stormdrop.space.offer import Offer
+from stormdrop.runtime.weights import pack
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
-from stormdrop.space.schedule import Schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
@@ -64,44 +64,39 @@ ArenaKey = StorageBuffer | tuple[int, int]
 """A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
 
 
-def suited(target: Target, parts: Partition) -> Target:
-    """The target as the model finds it: cold, where the model's weights leave the caches between two runs."""
-    return target.with_cold_weights(parts.constant_bytes > target.l3_bytes)
-
-
 def build_model(
     parts: Partition,
     target: Target,
-    schedules: Schedules | None = None,
+    choose: Choose | None = None,
     rules: Sequence[Rule] = RULES,
     unproved: bool = False,
     sharing: Sharing | None = None,
-    reuse: bool = True,
     host: HostDevice | None = None,
+    tell: Callable[[str], None] = silent,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with what the user's store knows, and with
-    `reuse` what it predicts.
+    """Machine code, memory and packed weights for a partition; by default with the choices of the user's store.
 
     With `sharing`, weights and arenas are those of other models too. `host` has the threads that run a CPU's model.
+    `tell` takes a line about each kernel.
     """
-    target = suited(target, parts)
+    target = target.with_weights(parts.constant_bytes)
     references(rules)  # told now, not only where there are enough kernels for another process
-    if schedules is None:
-        offers = unmeasured(parts, target, rules) if reuse else None
-        schedules = stored_schedules(target, rules, parts.digest, unproved, offers)
-    build = _Build(parts, target, schedules, rules, sharing)
+    choose = choose or stored_schedules(target, rules, parts.digest, unproved)
+    build = _Build(parts, target, choose, rules, sharing, tell)
     del parts  # if this was the last to know the model's constants, each is freed once it is packed
     image = build.image()
     give_back()
     if sharing is not None:
         image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
         give_back()
-        return Model(image, chunks, sharing.weights.device, arenas=sharing.arenas, origins=build.origins)
+        return FixedModel(image, chunks, sharing.weights.device, arenas=sharing.arenas, origins=build.origins)
     own = None if image.is_for_gpu else host
     weights = pack(image, build.constants_of, own)
     for offset, raw in build.copied_constants():
         weights[offset : offset + raw.nbytes] = raw
-    return Model(image, weights, own, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins)
+    return FixedModel(
+        image, weights, own, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins
+    )
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
@@ -109,7 +104,7 @@ def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
 
     Nothing is built: what schedules need besides is not known.
     """
-    build = _Build(parts, target, lambda task: None, RULES)
+    build = _Build(parts, target, lambda task: Choice(), RULES)
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
 
 
@@ -138,21 +133,23 @@ class _Build:
         self,
         parts: Partition,
         target: Target,
-        schedules: Schedules,
+        choose: Choose,
         rules: Sequence[Rule],
         sharing: Sharing | None = None,
+        tell: Callable[[str], None] = silent,
     ) -> None:
-        self._sharing = sharing
-        self.laid, self.target, self.schedules, self._rules = storage(parts), target, schedules, rules
+        self._sharing, self._tell = sharing, tell
+        self.laid, self.target, self._choose, self._rules = storage(parts), target, choose, rules
         graph = parts.graph
         self._name = graph.name
+        self._ids = {use.task.digest: use.id for use in parts.tasks}
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
         self._given_up = 0  # bytes of them
-        self._chosen: dict[str, Schedule | Verdict | Offer | None] = {}
+        self._chosen: dict[str, Choice] = {}
         self.origins: dict[str, str] = {}
-        """Where the schedule of each task came from, by digest."""
+        """The origin of each task's schedule, by digest."""
         self._kernels: list[Artifact] = []
         self._summaries: list[tuple[PhaseSummary, ...]] = []
         self._weights = _Weights()
@@ -220,20 +217,20 @@ class _Build:
                 numbers[key] = len(jobs)
                 tensors = (*call.task.runtime_inputs, *call.task.outputs)
                 shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
-                found = self._found(call.task)
-                code = found.code if isinstance(found, Verdict) else None
-                offer = found if isinstance(found, Offer) else None
-                jobs.append(Job(call.task, scheduled(found), shaped, code, offer=offer))
+                choice = self._choice(call.task)
+                jobs.append(Job(call.task, choice.schedule, shaped, choice.code))
                 served.append([])
             served[numbers[key]].append(call)
             of_call.append(numbers[key])
         sharing = self._sharing
         if sharing is not None:
             turn = sharing.packings.begin()
-            jobs = [replace(job, packing=turn.packing(calls)) for job, calls in zip(jobs, served)]
+            jobs = [
+                replace(job, packing=turn.packing(calls, job.schedule is not None)) for job, calls in zip(jobs, served)
+            ]
         build = sharing.kept.build if sharing is not None else build_kernels
         built = build(jobs, self.target, rules=self._rules)
-        refuted = self._refuted({job.task.digest for job, kernel in zip(jobs, built) if kernel.is_changed})
+        refuted = self._refuted({job.task.digest: job.task for job, kernel in zip(jobs, built) if kernel.is_changed})
         again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
         by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
         for k, kernel in zip(again, build_kernels(by_default, self.target, rules=self._rules)):
@@ -245,8 +242,8 @@ class _Build:
         self._kernels = [kernel.artifact for kernel in built]
         self._summaries = [kernel.phases for kernel in built]
         for job, kernel in zip(jobs, built):
-            self.origins[job.task.digest] = self._origin(job.task, kernel)
-        self.origins |= dict.fromkeys(refuted, DEFAULT)
+            self.origins[job.task.digest] = self._origin(job.task, kernel).value
+        self.origins |= dict.fromkeys(refuted, Origin.DEFAULT.value)
         return of_call
 
     def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
@@ -256,30 +253,24 @@ class _Build:
         phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
         return grouped(phases, self.target, means_from())
 
-    def _origin(self, task: Task, kernel: BuiltKernel) -> str:
+    def _origin(self, task: Task, kernel: BuiltKernel) -> Origin:
         if kernel.deviation in _DEVIATIONS and task.digest not in self.origins:
-            _log.warning(
-                "%s is computed by another schedule than its own, %s", task.name, _DEVIATIONS[kernel.deviation]
-            )
-        if (taken := kernel.taken) is not None:
-            told = "%s is computed as %s, unmeasured (%s): predicted to be %.2f times as fast as by default"
-            _log.info(told, task.name, taken.donor, taken.origin, taken.predicted)
-            return taken.origin
-        return DEFAULT if kernel.deviation in ("default", "shared") else origin_of(self._found(task))
+            warn(f"{task.name} is computed by another schedule than its own, {_DEVIATIONS[kernel.deviation]}")
+        return Origin.DEFAULT if kernel.deviation in ("default", "shared") else self._choice(task).origin
 
-    def _found(self, task: Task) -> Schedule | Verdict | Offer | None:
+    def _choice(self, task: Task) -> Choice:
         if task.digest not in self._chosen:
-            found = self._chosen[task.digest] = self.schedules(task)
-            check_arguments(schedule=scheduled(found))
+            self._tell(f"compiling, {len(self._chosen) + 1} kernels: {task.name}")
+            self._chosen[task.digest] = self._choose(task)
         return self._chosen[task.digest]
 
-    def _refuted(self, changed: set[str]) -> set[str]:
-        """Of the tasks whose verdicts name other code than their schedules have now, those that compute wrongly."""
-        verdicts = [v for digest, v in self._chosen.items() if digest in changed and isinstance(v, Verdict)]
-        held = proved_again(verdicts, self.target, self._rules) if verdicts else []
-        if held and isinstance(self.schedules, Renews):
-            self.schedules.renew(held)
-        return changed - {verdict.task.digest for verdict, _ in held}
+    def _refuted(self, changed: Mapping[str, Task]) -> set[str]:
+        """Returns the changed tasks that compute wrongly, by digest: code differs from the code of the choice."""
+        chosen = [(task, self._chosen[digest]) for digest, task in changed.items()]
+        proofs = proved_again(chosen, self.target, self._rules) if chosen else []
+        if proofs and isinstance(self._choose, StoredSchedules):
+            self._choose.renew(proofs)
+        return changed.keys() - {task.digest for task, _, _ in proofs}
 
     def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
         """The strides of run-time inputs and output; None where they are row-major."""
@@ -338,7 +329,9 @@ class _Build:
                     addresses.append(Address("arena", 0, arena[(k, s)]))
         self._sources.append(sources)
         task = call.task
-        return KernelCall(kernel, tuple(addresses), call.label, task.digest, task.flops, task.minimal_bytes)
+        amounts = task.flops, task.minimal_bytes
+        of_task = self._ids.get(task.digest, ""), call.shapes_text(), call.node
+        return KernelCall(kernel, tuple(addresses), call.label, task.digest, *amounts, *of_task)
 
     def _address(self, place: StoragePlace, itemsize: int, arena: Mapping[ArenaKey, int]) -> Address:
         offset, buffer = place.offset * itemsize, place.buffer

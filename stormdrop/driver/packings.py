@@ -1,12 +1,13 @@
 """The packing layouts of a model's constants at several sizes: the first size fixes them, later ones follow.
 
 A kernel that gains more than 3 % by a layout of its own (`lower.packed_layout`) may have it while all such layouts
-together take at most a quarter of what the first ones take.
+together take at most a quarter of what the first ones take. A schedule that tuning decided for a size keeps its layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 from stormdrop.graph.partition import TaskCall
 from stormdrop.lower.packed_layout import PackedLayout
@@ -29,6 +30,7 @@ class Packings:
         self._known: dict[Names, list[PackedLayout]] = {}
         self._first_bytes = 0
         self._own_bytes = 0
+        self._lock = Lock()  # of the layouts and their bytes: threads compile several sizes at once
 
     def begin(self) -> PackingRound:
         """For the kernels of one more size."""
@@ -43,15 +45,16 @@ class Packings:
         return int(OWN_SHARE * self._first_bytes) - self._own_bytes
 
     def note(self, call: TaskCall, layout: PackedLayout, artifact: Artifact) -> None:
-        layouts = self._known.setdefault(constant_names(call), [])
-        if layout in layouts:
-            return
         nbytes = sum(b.nbytes for b in artifact.buffers if b.scope is Scope.PACKED and b.resident)
-        if layouts:
-            self._own_bytes += nbytes
-        else:
-            self._first_bytes += nbytes
-        layouts.append(layout)
+        with self._lock:
+            layouts = self._known.setdefault(constant_names(call), [])
+            if layout in layouts:
+                return
+            if layouts:
+                self._own_bytes += nbytes
+            else:
+                self._first_bytes += nbytes
+            layouts.append(layout)
 
 
 class PackingRound:
@@ -60,13 +63,15 @@ class PackingRound:
     def __init__(self, packings: Packings) -> None:
         self._packings, self._room_bytes = packings, packings.room_bytes
 
-    def packing(self, calls: Sequence[TaskCall]) -> Packing:
-        """For one kernel that serves these calls."""
+    def packing(self, calls: Sequence[TaskCall], is_scheduled: bool) -> Packing:
+        """For one kernel that serves these calls; with a schedule that was decided it keeps its own layout."""
         known = tuple(self._packings.known(constant_names(calls[0])))
         if not known:
             return Packing()
         raw_bytes = sum(v.nbytes for call in calls for t, v in zip(call.task.inputs, call.inputs) if t.constant)
         most_bytes = raw_bytes * (MOST_GROWTH if len(calls[0].task.variants) > 1 else 1)
+        if is_scheduled:
+            return Packing(known)
         may_own = most_bytes <= self._room_bytes
         self._room_bytes -= most_bytes if may_own else 0
         return Packing(known, may_own)

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from math import prod
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
 from numpy.typing import ArrayLike
 
+from stormdrop.driver.fallback import REFUSALS, Fallback, Refusal
 from stormdrop.driver.kept_kernels import KeptKernels
 from stormdrop.driver.model_source import ModelSource
 from stormdrop.driver.packings import Packings
-from stormdrop.errors import UserError
+from stormdrop.errors import UnsupportedOperator, UserError
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.onnx import check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
@@ -34,6 +37,7 @@ from stormdrop.runtime.model import Model
 from stormdrop.runtime.open_model import OpenModel, Shapes, Specialised
 from stormdrop.runtime.padded_model import PaddedModel
 from stormdrop.runtime.shared_weights import SharedWeights
+from stormdrop.runtime.sizes import KeyLocks
 
 Given = Mapping[str, Sequence[int]]
 
@@ -50,6 +54,8 @@ class Sharing:
 
 Build = Callable[[list[Graph], Sharing], Model]
 """Makes a model of a graph, which it takes out of a list: so its constants are freed as they are packed."""
+BuildParts = Callable[[Refusal, ParsedModel, Given, Sharing], Model]
+"""Makes a model in parts where the importers refuse the file at these shapes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +67,16 @@ class OpenSource:
     constants: Mapping[str, ArrayLike]
     operators: tuple[CustomOperator, ...]
     skeleton: Skeleton
+    fallback: Fallback | None = None
+
+    def imported(self, file: ParsedModel, shapes: Shapes) -> Graph:
+        """The graph of a file, the model or its skeleton, at one size. Raises UserError."""
+        names = [port.name for port in self.interface.inputs]
+        return load_parsed(file, dict(zip(names, shapes)), self.constants, self.operators)
+
+    def key(self, shapes: Shapes) -> str:
+        """The identity of the model at exactly these shapes, from its graph without weights. Raises UserError."""
+        return sha256(str(self.imported(self.skeleton.parsed(), shapes)).encode()).hexdigest()[:32]
 
 
 def open_source(
@@ -69,19 +85,28 @@ def open_source(
     shapes: Given | None,
     constants: Mapping[str, ArrayLike] | None,
     operators: Sequence[CustomOperator] = (),
+    fallback: Fallback | None = None,
 ) -> OpenSource | None:
     """A model with open dimensions that `shapes` does not fix; `file` is the model as it was parsed.
 
     None where all sizes are known, and where the importer has something to refuse. Raises UserError for operators that
-    are not supported.
+    neither the importer nor `fallback` supports.
     """
     fixed = open_interface(file, shapes, constants)
     if fixed is None:
         return None
-    check_operators(file, operators)
+    try:
+        check_operators(file, operators)
+    except UnsupportedOperator as refusal:
+        if fallback is None:
+            raise
+        if operators:
+            fallback.runtime(refusal)
+        else:
+            fallback.check(refusal, file)
     source = ModelSource(model)
     source.parsed()  # what is read later must be the same
-    return OpenSource(source, fixed, dict(constants or {}), tuple(operators), skeleton(file))
+    return OpenSource(source, fixed, dict(constants or {}), tuple(operators), skeleton(file), fallback)
 
 
 def open_interface(
@@ -89,6 +114,8 @@ def open_interface(
 ) -> Interface | None:
     """The inputs and outputs of a model that leaves dimensions open, `shapes` given; None as `open_source` says."""
     try:
+        if not {i.name for i in file.proto.graph.input} >= set(constants or {}):
+            return None
         fixed = _fixed(interface(file, constants or {}), shapes or {})
     except (UserError, TypeError):
         return None
@@ -117,10 +144,18 @@ def _fixed(declared: Interface, shapes: Given) -> Interface:
 
 
 def open_model(
-    opened: OpenSource, threads: int, host: HostDevice, build: Build, ahead: Sequence[Given] = ()
+    opened: OpenSource,
+    threads: int,
+    host: HostDevice,
+    build: Build,
+    ahead: Sequence[Given] = (),
+    build_parts: BuildParts | None = None,
+    is_tuned: Callable[[str], bool] = lambda _: False,
 ) -> OpenModel:
-    """A model that is compiled for each size it meets, and for those of `ahead` at once."""
-    specialiser = Specialiser(opened, host, build)
+    """A model that is compiled for each size it meets, and for those of `ahead` at once. `is_tuned` takes the key of a
+    size.
+    """
+    specialiser = Specialiser(opened, host, build, build_parts, is_tuned)
     inputs, outputs = (
         [OpenPort.of(p.name, p.dimensions, p.dtype) for p in ports]
         for ports in (opened.interface.inputs, opened.interface.outputs)
@@ -139,35 +174,66 @@ class Specialiser:
     """Makes specialised models that share weights and arenas.
 
     Where `graph.padding` proves it right, open dimensions that are no batch are rounded up, so that many sizes share
-    one model.
+    one model. A tuned size has a model of exactly this size with the tuned tasks.
+
+    Threads may compile different sizes at the same time; sizes that share a rounded size wait for one compilation.
     """
 
-    def __init__(self, opened: OpenSource, host: HostDevice, build: Build) -> None:
-        self._opened, self._build = opened, build
+    def __init__(
+        self,
+        opened: OpenSource,
+        host: HostDevice,
+        build: Build,
+        build_parts: BuildParts | None = None,
+        is_tuned: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._opened, self._build, self._build_parts, self._is_tuned = opened, build, build_parts, is_tuned
         self._sharing = Sharing(SharedWeights(host), Arenas(host), Packings(), KeptKernels())
         self._candidates = _roundings(opened.interface)
         self._rounded: WeakValueDictionary[Shapes, Model] = WeakValueDictionary()
+        self._locks = KeyLocks[Shapes]()
+        """Held while a model for rounded shapes is compiled."""
+        self._lock = Lock()
         self.compilations = 0
 
     def __call__(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
-        rounded = None if is_exact else self._rounded_up(shapes)
-        return rounded or self._compiled(self._imported(self._opened.source.parsed(), shapes))
+        rounded = None if is_exact or self._was_tuned(shapes) else self._rounded_up(shapes)
+        if rounded is not None:
+            return rounded
+        file = self._opened.source.parsed()
+        try:
+            graph = [self._opened.imported(file, shapes)]
+        except REFUSALS as refusal:
+            if self._build_parts is None:
+                raise
+            self._count()
+            given = dict(zip((port.name for port in self._opened.interface.inputs), shapes))
+            return self._build_parts(refusal, file, given, self._sharing)
+        del file
+        return self._compiled(graph)
 
-    def _imported(self, file: ParsedModel, shapes: Shapes) -> list[Graph]:
-        names = [port.name for port in self._opened.interface.inputs]
-        opened = self._opened
-        return [load_parsed(file, dict(zip(names, shapes)), opened.constants, opened.operators)]
+    def _was_tuned(self, shapes: Shapes) -> bool:
+        try:
+            return bool(self._candidates) and self._is_tuned(self._opened.key(shapes))
+        except UserError:  # the skeleton has no values that decide shapes: no size is rounded
+            return False
 
     def _compiled(self, graph: list[Graph]) -> Model:
-        self.compilations += 1
+        self._count()
         return self._build(graph, self._sharing)
+
+    def _count(self) -> None:
+        with self._lock:
+            self.compilations += 1
 
     def _rounded_up(self, shapes: Shapes) -> Specialised | None:
         """A model for larger shapes that is proved to give the same; None where there is no such proof.
 
         The dimensions for which the first proof succeeds are those that are rounded from then on.
         """
-        if (whole := self._rounded.get(shapes)) is not None:
+        with self._locks.of(shapes):
+            whole = self._rounded.get(shapes)
+        if whole is not None:
             masks = [Padding(1, extent, extent) for port in whole.inputs[len(shapes) :] for extent in port.shape]
             return PaddedModel(whole, masks, [{} for _ in whole.outputs])
         for names in self._candidates:
@@ -176,19 +242,20 @@ class Specialiser:
             if plan is None:
                 continue
             self._candidates = (names,)
-            model = self._rounded.get(larger)
-            if model is None:
-                values = parameters(self._opened.source.parsed(), self._opened.skeleton.parameters)
-                graphs = [_bound(plan.graph, values)]
-                del values
-                model = self._rounded[larger] = self._compiled(graphs)
+            with self._locks.of(larger):
+                model = self._rounded.get(larger)
+                if model is None:
+                    values = parameters(self._opened.source.parsed(), self._opened.skeleton.parameters)
+                    graphs = [_bound(plan.graph, values)]
+                    del values
+                    model = self._rounded[larger] = self._compiled(graphs)
             return PaddedModel(model, plan.masks, plan.outputs)
         return None
 
     def _proved(self, larger: Shapes, shapes: Shapes) -> PaddedGraph | None:
         skeleton = self._opened.skeleton
         try:
-            graphs = [self._imported(skeleton.parsed(), sizes)[0] for sizes in (larger, shapes)]
+            graphs = [self._opened.imported(skeleton.parsed(), sizes) for sizes in (larger, shapes)]
         except UserError:  # a value that decides shapes, or more rows than a table of positions has
             return None
         return padded(*graphs)

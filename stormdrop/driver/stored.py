@@ -8,63 +8,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
 
-from stormdrop.errors import StormdropError
+from stormdrop.driver.choose import Choice, Choose, choice_of
+from stormdrop.errors import StormdropError, warn
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.reservoir.record import versions
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.space.default import resolve
-from stormdrop.space.offer import Offer
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 _log = logging.getLogger("stormdrop.compile")
-
-Schedules = Callable[[Task], Schedule | Verdict | Offer | None]
-"""How to compute a task; None: by its default schedule. The code of a verdict is compared with what is built. Of an
-offer something is taken where enough gain is predicted; else the default schedule is.
-"""
-Offers = Callable[[Task], Offer | None]
+_PROOFS = MeasureSettings(final_seconds=MeasureSettings().min_seconds)
 
 
-@runtime_checkable
-class Renews(Protocol):
-    """Schedules that keep verdicts whose kernels were proved again: each as it was, and as it holds now."""
-
-    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None: ...
+Proof = tuple[Task, Schedule, str]
+"""A task with the schedule and the code of a new proof."""
 
 
-def scheduled(found: Schedule | Verdict | Offer | None) -> Schedule | None:
-    """The schedule that was named; None: what an offer comes to, or the default."""
-    if isinstance(found, Offer):
-        return None
-    return found.schedule if isinstance(found, Verdict) else found
+def _raised(error: StormdropError) -> None:
+    raise error
 
 
-DEFAULT, VERDICT, GIVEN = "default", "verdict", "given"
-"""Where a schedule came from, besides an offer's origin; given: by whoever compiles, or an unproved trial."""
-
-
-def origin_of(found: Schedule | Verdict | Offer | None) -> str:
-    """Where a schedule came from, if nothing was taken of an offer."""
-    if isinstance(found, Verdict):
-        return VERDICT
-    return GIVEN if isinstance(found, Schedule) else DEFAULT
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredSchedules:
-    """What a store knows for a target: verdicts at its temperature, else at the other one.
+    """Schedules of a store for a target: verdicts at the target's temperature, else at the other temperature.
 
-    `model` is the digest of the partition that is compiled: what it accepted as a whole comes first. `unproved` takes
-    the fastest trial of a task without a verdict. `offers` is asked for tasks of which nothing is known.
+    `model` is the digest of the partition that is compiled. Verdicts that the partition accepted as a whole come first.
+    `unproved` takes the fastest trial of a task without a verdict.
     """
 
     store: Store
@@ -72,22 +50,42 @@ class StoredSchedules:
     rules: Sequence[Rule] = RULES
     model: str = ""
     unproved: bool = False
-    offers: Offers | None = None
+    unreadable: Callable[[StormdropError], None] = _raised
+    """Takes the error of a store that cannot be read. If it returns, defaults follow."""
+    _has_failed: bool = False
+    _verdicts: dict[str, Verdict] = field(default_factory=dict[str, Verdict])
 
-    def __call__(self, task: Task) -> Schedule | Verdict | Offer | None:
+    def __call__(self, task: Task) -> Choice:
+        try:
+            return choice_of(None if self._has_failed else self._found(task))
+        except StormdropError as error:
+            self.unreadable(error)
+            self._has_failed = True
+            return Choice()
+
+    def _found(self, task: Task) -> Schedule | Verdict | None:
         temperatures = self.target.is_cold, not self.target.is_cold
         for cold in temperatures:
             for model in dict.fromkeys((self.model, "")):
-                if found := self.store.verdict(task, self.target, cold, self.rules, model):
-                    return found
+                if verdict := self.store.verdict(task, self.target, cold, self.rules, model):
+                    self._verdicts[task.digest] = verdict
+                    return verdict
         for cold in temperatures if self.unproved else ():
             if best := self.store.best(task, self.target, cold, rules=self.rules):
                 return best.schedule
-        return self.offers(task) if self.offers is not None else None
+        return None
 
-    def renew(self, verdicts: Sequence[tuple[Verdict, Verdict]]) -> None:
+    def renew(self, proofs: Sequence[Proof]) -> None:
+        """Keeps the verdicts of tasks that were proved again. Timings of other code are old."""
+        renewed: list[tuple[Verdict, Verdict]] = []
+        proof = f"{_PROOFS.final_points} reference values, after its code had changed"
+        for task, schedule, code in proofs:
+            old = self._verdicts[task.digest]
+            against = schedule if old.against == old.schedule else old.against
+            of_proof = {"code": code, "proof": proof, "versions": versions(self.target), "is_timing_old": True}
+            renewed.append((old, replace(old, schedule=schedule, against=against, **of_proof)))
         try:
-            self.store.renew_verdicts(verdicts, self.rules)
+            self.store.renew_verdicts(renewed, self.rules)
         except StormdropError as error:
             _log.info("verdicts that were proved again are not kept, and will be proved once more: %s", error)
 
@@ -97,41 +95,29 @@ def stored_schedules(
     rules: Sequence[Rule] = RULES,
     model: str = "",
     unproved: bool = False,
-    offers: Offers | None = None,
-) -> Schedules:
-    """What the user's store knows; `offers`, if any, for what it does not."""
+    unreadable: Callable[[StormdropError], None] = _raised,
+) -> Choose:
+    """Returns the choices of the user's store; defaults if there is no store."""
     path = default_path()
-    if not path.exists():
-        return offers or (lambda task: None)
-    return StoredSchedules(Store.view(path), target, rules, model, unproved, offers)
+    try:
+        if path.exists():
+            return StoredSchedules(Store.view(path), target, rules, model, unproved, unreadable)
+    except StormdropError as error:
+        unreadable(error)
+    return lambda task: Choice()
 
 
-def proved_again(verdicts: Sequence[Verdict], target: Target, rules: Sequence[Rule]) -> list[tuple[Verdict, Verdict]]:
-    """Those whose kernels, as they are built now, compute what the reference interpreter does; the others are told of.
-
-    Each as it was, and with the schedule, the code and the versions that were proved; its timing is old.
-    """
-    from stormdrop.search.tune import versions  # whoever compiles does not search: not before it is needed
-
-    held: list[tuple[Verdict, Verdict]] = []
-    settings = MeasureSettings(final_seconds=MeasureSettings().min_seconds)
-    with Measurer(target, settings, builders=1, shared_proofs=True, rules=rules) as measurer:
-        for verdict in verdicts:
-            result = measurer.prove(verdict.task, verdict.schedule)
-            if isinstance(result, Failure):
-                told = "%s is computed by default: what tuning decided is other code by now, and that fails: %s"
-                _log.warning(told, verdict.task.name, result)
-                continue
-            sketch, point = resolve(verdict.task, verdict.schedule, target, rules)
+def proved_again(chosen: Sequence[tuple[Task, Choice]], target: Target, rules: Sequence[Rule]) -> list[Proof]:
+    """Returns a proof for each kernel that agrees with the reference interpreter. Warns of other kernels."""
+    proofs: list[Proof] = []
+    with Measurer(target, _PROOFS, builders=1, shared_proofs=True, rules=rules) as measurer:
+        for task, choice in chosen:
+            sketch, point = resolve(task, choice.schedule, target, rules)
             schedule = sketch.schedule(point)  # another where the old values are no legal point any more
-            now = replace(
-                verdict,
-                schedule=schedule,
-                against=schedule if verdict.against == verdict.schedule else verdict.against,
-                code=code_of(verdict.task, schedule, target, rules),
-                proof=f"{settings.final_points} reference values, after its code had changed",
-                versions=versions(target),
-                is_timing_old=True,
-            )
-            held.append((verdict, now))
-    return held
+            result = measurer.prove(task, choice.schedule or schedule)
+            if isinstance(result, Failure):
+                told = "computed by default: what tuning decided is other code by now, and that fails"
+                warn(f"{task.name} is {told}: {result}")
+                continue
+            proofs.append((task, schedule, code_of(task, schedule, target, rules)))
+    return proofs

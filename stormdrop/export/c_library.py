@@ -42,12 +42,12 @@ from stormdrop.runtime.pool_ir import MACHINES
 from stormdrop.runtime.verify import verify
 
 MOST_WEIGHTS_BYTES = (1 << 31) - (1 << 26)
-"""Code reaches 2 GiB from where it is, and some of them are code."""
+"""The most bytes of weights in a library. Code reaches 2 GiB from its own address, and part of these 2 GiB is code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What was written. `prefix` begins the name of every function."""
+    """The files of a library. `prefix` begins the name of every function."""
 
     path: Path
     header: Path
@@ -57,13 +57,14 @@ class Library:
 def export_library(
     model: Model, path: str | os.PathLike[str], header: str | os.PathLike[str] | None = None, name: str | None = None
 ) -> Library:
-    """Write a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
+    """Writes a compiled model as a C library, and its header beside it: `sd.export_library(model, "libresnet.so")`.
 
     A model with open dimensions is written at all sizes that are compiled. `name` begins the names of its functions, by
     default the file's: `resnet_open` in `libresnet.so`. Raises UserError as `write_library`.
     """
     output, beside = path_of(path), None if header is None else path_of(header)
     name = (output.stem.removeprefix("lib") or output.stem) if name is None else name
+    model.check_can_be_saved()
     if not isinstance(model, OpenModel):
         return write_library(model.image, model.weights, output, beside, name)
     family, chunks = model.family()
@@ -83,11 +84,11 @@ def write_library(
     name: str,
     linkers: Sequence[Linker] | None = None,
 ) -> Library:
-    """Write the library to `output`, and its header to `header` or beside it. `name` becomes the prefix of its
+    """Writes the library to `output`, and its header to `header` or beside it. `name` becomes the prefix of its
     functions.
 
-    `linkers` are tried in turn; by default those of the system. Raises UserError if there is no linker, if it fails, if
-    a file cannot be written, and for a model that was compiled for another architecture.
+    `linkers` are tried in turn, by default the linkers of the system. Raises UserError if there is no linker, if it
+    fails, if a file cannot be written, and for a model that was compiled for another architecture.
     """
     return write_sizes([image], [image.checked_weights(weights)], output, header, name, linkers)
 
@@ -100,7 +101,10 @@ def write_sizes(
     name: str,
     linkers: Sequence[Linker] | None = None,
 ) -> Library:
-    """As `write_library`, of a model at one or more sizes, whose weights are the concatenation of `weights`."""
+    """Writes a model at one or more sizes as `write_library` does.
+
+    `weights` are the consecutive parts of its weights.
+    """
     for image in images:
         verify(image)
     image = images[0]
@@ -135,7 +139,7 @@ def _machine_of(image: Image) -> str:
 def _write_objects(
     folder: Path, images: Sequence[Image], weights: Sequence[NDArray[np.uint8]], prefix: str, machine: str
 ) -> list[str]:
-    """The linker's input files."""
+    """Writes the linker's input files and returns their names."""
     (folder / "entry.o").write_bytes(assemble(entry_ir(images, prefix, machine), AnyOf(images[0].triple)))
     nbytes = sum(part.nbytes for part in weights)
     head, tail = data_object(machine, f"{prefix}_weights", nbytes, nbytes + SLACK_BYTES)
@@ -150,6 +154,6 @@ def _write_objects(
 
 
 def _soname(library: Library) -> str:
-    """What programs look for when they start: the file's name, where it is a plain one."""
+    """Returns the name that programs look up at start: the file's name if it is plain, else a name with the prefix."""
     name = library.path.name
     return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) else f"lib{library.prefix}.so"

@@ -1,7 +1,7 @@
-"""Relocatable ELF objects: new names for the symbols of one, and an object that holds nothing but data.
+"""Relocatable ELF objects: new names for an object's symbols, and an object that holds only data.
 
-A linker needs kernels under names of their own, and weights that need not pass through a compiler. Only what LLVM
-writes for 64-bit little-endian machines is read here.
+A linker needs kernels under names of their own, and weights that need not pass through a compiler. The reader supports
+only the format that LLVM writes for 64-bit little-endian machines.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
-    """The same object with its global symbols renamed, and hidden: a library that holds it does not export them.
+    """Returns the object with its global symbols renamed and hidden: a library that contains the object does not export
+    the symbols.
 
-    Raises BuildError for a damaged object, and for one that has a global symbol which `names` does not know.
+    Raises BuildError for a damaged object, and for an object with a global symbol that is not in `names`.
     """
     if data[:7] != _IDENT:
         raise BuildError("not a 64-bit little-endian ELF object")
@@ -43,7 +44,7 @@ def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
         offset, size, link = symbols[0][4], symbols[0][5], symbols[0][6]
         strings = sections[link]
         text = data[strings[4] : strings[4] + strings[5]]
-        # The new names follow the old ones in a copy of the string table at the end of the file: names may share their
+        # The new names follow the old names in a copy of the string table at the end of the file: names may share their
         # bytes.
         added = bytearray(text)
         for at in range(offset, offset + size, _SYMBOL.size):
@@ -63,9 +64,10 @@ def renamed(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def data_object(machine: str, symbol: str, nbytes: int, room: int) -> tuple[bytes, bytes]:
-    """An object with so many read-only bytes at `symbol`, then zeros up to `room` bytes; the symbol is hidden.
+    """Returns the parts of an object file before and after its data. The object holds `nbytes` read-only bytes at the
+    hidden `symbol`, then zeros up to `room` bytes.
 
-    What stands before and after the data in the object's file.
+    The caller writes the data between the two parts.
     """
     section_names = b"\0.rodata\0.note.GNU-stack\0.symtab\0.strtab\0.shstrtab\0"
     symbol_names = b"\0" + symbol.encode() + b"\0"
@@ -83,7 +85,7 @@ def data_object(machine: str, symbol: str, nbytes: int, room: int) -> tuple[byte
     rows = [
         (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
         (_name(section_names, b".rodata"), _PROGBITS, _ALLOC, 0, begin, room, 0, 0, ALIGN_BYTES, 0),
-        # Says that no code in here needs an executable stack.
+        # Declares that no code in here needs an executable stack.
         (_name(section_names, b".note.GNU-stack"), _PROGBITS, 0, 0, begin + room, 0, 0, 0, 1, 0),
         (_name(section_names, b".symtab"), _SYMTAB, 0, 0, append(symbols), len(symbols), 4, 1, 8, _SYMBOL.size),
         (_name(section_names, b".strtab"), _STRTAB, 0, 0, append(symbol_names), len(symbol_names), 0, 0, 1, 0),

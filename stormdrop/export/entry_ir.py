@@ -5,8 +5,8 @@ A handle is one block of memory, zeroed when it is made:
     handle · control block of the pool · pointer tables of all steps · steps of each size · arena ·
     scratch of each thread · crew (thread, block, number)
 
-`open` fills the tables with all addresses but those of the caller's arrays, `run` adds these and hands the list of
-steps to the pool, which goes through it as it does for `Model`. Memory, threads and CPUs come from libc.
+`open` fills the tables with all addresses except the addresses of the caller's arrays. `run` adds these addresses and
+passes the list of steps to the pool, which executes the list as for `Model`. Memory, threads and CPUs come from libc.
 
 Invariant: nothing but the three functions is visible outside the library.
 """
@@ -42,12 +42,12 @@ _CREW_BYTES = 24
 
 
 def entry_ir(images: Sequence[Image], prefix: str, machine: str) -> str:
-    """The module for one of `pool_ir.MACHINES`. Expects the symbols PREFIX_weights and PREFIX_kernel_N.
+    """Returns the module for a machine of `pool_ir.MACHINES`. Expects the symbols PREFIX_weights and PREFIX_kernel_N.
 
-    Images are those of a model at several sizes; their kernels are numbered one after the other. With one image, `run`
+    `images` are the images of a model at several sizes; their kernels are numbered consecutively. With one image, `run`
     takes no number of the size.
     """
-    # The pool's functions are called `run` and `stop`, and must not meet others of that name.
+    # The pool's functions are called `run` and `stop`, and must not collide with other symbols.
     pool = re.sub(r"(?m)^define (?!internal )", "define internal ", pool_ir(machine))
     features = required_features(images[0].cpu, images[0].features) or frozenset()
     numbers = _numbers(images)
@@ -86,7 +86,7 @@ def _numbers(images: Sequence[Image]) -> dict[str, int]:
 
 
 def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) -> str:
-    """What is known of every size, every pointer and every step when the library is made."""
+    """Returns the constant tables of all sizes, pointers and steps."""
     lines = [f"@{prefix}_weights = external hidden constant [{images[0].weights_bytes} x i8]"]
     for k in range(sum(len(image.kernels) for image in images)):
         lines.append(f"declare hidden void @{prefix}_kernel_{k}(ptr, ptr, i64, i64, i64)")
@@ -97,7 +97,7 @@ def _tables(images: Sequence[Image], prefix: str, numbers: Mapping[str, int]) ->
     kernels = 0  # of the images before
     for image in images:
         first, begin = len(binds), numbers["STEPS_AT"] + 8 * len(steps)
-        tables: list[int] = []  # where the pointers of each call begin
+        tables: list[int] = []  # the first pointer of each call
         for call in image.calls:
             tables.append(numbers["POINTERS_AT"] + 8 * len(pointers))
             for buffer, a in zip(image.kernels[call.kernel].buffers, call.addresses):

@@ -1,4 +1,4 @@
-"""The C header of a library: its three functions, and what is known of its arrays.
+"""The C header of a library: its three functions, and the description of its arrays.
 
 Invariant: every string of the model's author is escaped, every name is a C identifier. The header is C99 and C++.
 """
@@ -26,7 +26,7 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def identifier(name: str) -> str:
-    """A prefix for C names that resembles a name: `resnet50-v1.onnx` gives `resnet50_v1_onnx`."""
+    """Returns a prefix for C names that resembles a name: `resnet50-v1.onnx` gives `resnet50_v1_onnx`."""
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:LONGEST_NAME].rstrip("_")
     if not plain or plain[0].isdigit() or plain in _TAKEN:
         return f"model_{plain}".rstrip("_")
@@ -34,13 +34,16 @@ def identifier(name: str) -> str:
 
 
 def c_string(text: str) -> str:
-    """A C string literal of the text in UTF-8; octal escapes have three digits, so none takes in what follows."""
+    """Returns a C string literal of the text in UTF-8.
+
+    Octal escapes have three digits, so no escape absorbs the next character.
+    """
     data = text.encode("utf-8", "surrogatepass")
     return '"' + "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in data) + '"'
 
 
 def c_header(images: Sequence[Image], prefix: str) -> str:
-    """The text of the header of a library that holds a model at one or more sizes."""
+    """Returns the text of the header of a library that holds a model at one or more sizes."""
     upper, image = prefix.upper(), images[0]
     lines = [_HEAD.replace("$U$", upper)]
     lines += [f"#define {upper}_NAME {c_string(image.name)}", f"#define {upper}_THREADS {image.threads}", ""]
@@ -83,7 +86,7 @@ def _extents(name: str, port: Port) -> list[str]:
 
 
 def _found(images: Sequence[Image], prefix: str) -> list[str]:
-    """A function that finds the size of given input shapes."""
+    """Returns a function that finds the size of given input shapes."""
     lines = [
         "/* The number of the size whose inputs have these shapes, or -1. */",
         f"static inline int {prefix}_size(const int64_t *const shapes[])",

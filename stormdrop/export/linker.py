@@ -22,7 +22,7 @@ _OPTIONS = ("-z", "noexecstack", "-z", "relro", "-z", "now", "--build-id=none")
 
 @dataclass(frozen=True, slots=True)
 class Linker:
-    """A program that links; a compiler driver knows where libc is, a plain linker has to be told."""
+    """A program that links: a compiler driver, which finds libc itself, or a plain linker."""
 
     path: str
     is_driver: bool
@@ -36,7 +36,7 @@ class Linker:
 
 
 def linkers() -> list[Linker]:
-    """Those of this machine, the best first."""
+    """Returns the linkers of this machine, the best first."""
     path = _path()
     found = [(shutil.which(name, path=path), name in DRIVERS) for name in (*DRIVERS, *LINKERS)]
     return [Linker(os.path.abspath(where), is_driver) for where, is_driver in found if where]
@@ -45,9 +45,9 @@ def linkers() -> list[Linker]:
 def link(
     folder: Path, objects: Sequence[str], output: str, soname: str, candidates: Sequence[Linker] | None = None
 ) -> None:
-    """Link files of `folder` into another one there, with the first linker that can.
+    """Links files of `folder` into another file there, with the first linker that succeeds.
 
-    Raises UserError if there is none, or with what the first one said if none could.
+    Raises UserError if there is no linker, or, with the first linker's message, if all linkers fail.
     """
     found = linkers() if candidates is None else candidates
     if not found:
@@ -83,6 +83,6 @@ def _attempt(command: Sequence[str], folder: Path) -> str | None:
 
 
 def _path() -> str:
-    """The PATH without relative folders: what lies in the current one is not to be run."""
+    """Returns the PATH without relative folders: programs in the current folder must not run."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(f for f in folders if os.path.isabs(f))

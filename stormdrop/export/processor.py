@@ -1,7 +1,7 @@
-"""Native code that asks the processor whether it has what kernels use: `open` says no where a run would be an illegal
+"""Native code that checks the processor for the features of the kernels: `open` fails if a run would execute an illegal
 instruction.
 
-Features that the tables do not know are taken to be there: LLVM has names for more than ordinary code is ever made of.
+Features outside the tables count as present: LLVM has names for more features than ordinary code uses.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ define internal i1 @cpuid_knows(i32 %leaf, i32 %subleaf) nounwind {
 
 
 def fits_text(machine: str, features: Collection[str]) -> str:
-    """LLVM IR that defines `i1 @fits()`: whether the processor has all of the features."""
+    """Returns LLVM IR that defines `i1 @fits()`, true if the processor has all of the features."""
     return _x86(features) if machine == "x86_64" else _arm(features)
 
 
 def _mask(listed: str, features: Collection[str]) -> int:
-    """The bits of these features in a listing."""
+    """Returns the bits of these features in a listing."""
     pairs = [pair.split() for pair in listed.split(", ")]
     return sum({1 << int(bit) for bit, feature in pairs if feature in features})
 

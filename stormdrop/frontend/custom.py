@@ -1,4 +1,4 @@
-"""Operators of the user's: a domain, a name, and a formula over tensor expressions.
+"""User-defined operators: a domain, a name, and a formula over tensor expressions.
 
 def scaled_silu(x, scale=1.0):
     i = [sd.axis(n) for n in x.shape]
@@ -27,17 +27,21 @@ Formula = Callable[..., Tensor | Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class CustomOperator:
-    """An operator of models that its user defines, or defines anew.
+    """A user-defined operator, or a user's replacement of a known operator.
 
-    `formula` takes a tensor for every input (None for one that is left out) and the node's attributes by name:
-    numbers, texts, and tuples of them. It returns the computed tensor of the output, or several for several outputs.
-    It is called once for each node, when the model is loaded; shapes and types are those of its tensors. The domain of
-    ONNX's own operators is "".
+    `formula` takes a tensor for every input (None for an omitted input) and the node's attributes by name: numbers,
+    texts, and tuples of them. It returns the computed tensor of the output, or several for several outputs.
+
+    The formula is called once for each node, when the model is loaded; shapes and types are those of its tensors. The
+    domain of ONNX's own operators is "".
     """
 
     domain: str
+    """The domain of the operator in ONNX files."""
     name: str
+    """The name of the operator in its domain."""
     formula: Formula
+    """The function that returns the computed tensors of a node."""
 
     def __post_init__(self) -> None:
         texts = isinstance(self.domain, str) and isinstance(self.name, str)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -46,13 +50,13 @@ class CustomOperator:
 
 
 def imported(references: Iterable[str]) -> tuple[CustomOperator, ...]:
-    """The operators of `module:NAME` references. Raises UserError."""
+    """Returns the operators of `module:NAME` references. Raises UserError."""
     found: list[CustomOperator] = []
     for reference in references:
         module, _, name = reference.partition(":")
         try:
             value = attrgetter(name)(import_module(module))
-        except Exception as error:  # whatever the user's module does when it is imported
+        except Exception as error:  # any error that the user's module raises when it is imported
             told = f"the operator {reference} cannot be imported ({type(error).__name__}: {error})"
             raise UserError(f"{told}; write package.module:NAME") from error
         if not isinstance(value, CustomOperator):
@@ -62,7 +66,7 @@ def imported(references: Iterable[str]) -> tuple[CustomOperator, ...]:
 
 
 def importers_of(operators: Iterable[CustomOperator]) -> Mapping[tuple[str, str], Importer]:
-    """By domain and name. Raises UserError where two operators share both."""
+    """Returns importers by domain and name. Raises UserError if two operators share both."""
     found: dict[tuple[str, str], Importer] = {}
     for operator in operators:
         if not isinstance(operator, CustomOperator):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -76,7 +80,8 @@ def importers_of(operators: Iterable[CustomOperator]) -> Mapping[tuple[str, str]
 
 def _importer(operator: CustomOperator) -> Importer:
     def importer(n: NodeReader) -> Results:
-        given = [None if v is None else tensor(f"x{k}", v.shape, v.dtype) for k, v in enumerate(n.inputs)]
+        inputs = [n.optional(k) for k in range(len(n.inputs))]
+        given = [None if v is None else tensor(f"x{k}", v.shape, v.dtype) for k, v in enumerate(inputs)]
         attributes = {key: tuple(v) if isinstance(v, list) else v for key, v in n.attributes.items()}
         outputs = _called(n, operator, given, attributes)
         if len(outputs) < len([o for o in n.outputs if o]):
@@ -98,14 +103,14 @@ def _called(
     outputs = [found] if isinstance(found, Tensor) else list(found)
     for y in outputs:
         if not isinstance(y, Tensor) or y.compute is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise n.fail("its formula must return what sd.compute makes")
+            raise n.fail(f"its formula must return tensors made by sd.compute, got {y!r:.60}")
     return outputs
 
 
 def _emitted(n: NodeReader, operator: CustomOperator, result: Tensor) -> Value:
-    """One node for one output, whose inputs are those that the formula reads."""
+    """Emits a node for one output; its inputs are the inputs that the formula reads."""
     task = Task([result], name=operator.name)
-    by_name = {f"x{k}": v for k, v in enumerate(n.inputs) if v is not None}
+    by_name = {f"x{k}": v for k in range(len(n.inputs)) if (v := n.optional(k)) is not None}
     unknown = [t.name for t in task.inputs if t.name not in by_name]
     if unknown:
         raise n.fail(f"its formula reads {unknown[0]}, which is none of its inputs")

@@ -1,4 +1,4 @@
-"""Functions: those a model defines itself, and the bodies that ONNX defines for its composite operators."""
+"""Functions: a model's own functions, and the bodies that ONNX defines for its composite operators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from stormdrop.errors import UserError
+from stormdrop.frontend.bindings import Binding, ValueSequence
 from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.builder import MOST_NODES
@@ -20,7 +21,7 @@ CODES: dict[Dtype, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 
 def local_functions_inlined(proto: Any) -> Any:
-    """The model without functions of its own. Raises UserError where one calls itself."""
+    """Returns the model with its own functions inlined. Raises UserError if a function calls itself."""
     if not proto.functions:
         return proto
     from onnx import inliner
@@ -39,12 +40,15 @@ def local_functions_inlined(proto: Any) -> Any:
 
 
 def _calls(nodes: Iterable[Any]) -> Counter[Name]:
-    """How often each operator is named, subgraphs included."""
+    """Returns the number of uses of each operator, subgraphs included."""
     return Counter((n.domain, n.op_type) for n in nested(nodes))
 
 
 def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
-    """The nodes of each function, written out. Raises UserError where one calls itself, directly or not."""
+    """Returns the number of nodes of each inlined function.
+
+    Raises UserError if a function calls itself, directly or not.
+    """
     sizes: dict[Name, int] = {}
     order = TopologicalSorter({f: [c for c in called if c in calls] for f, called in calls.items()})
     try:
@@ -57,7 +61,7 @@ def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
 
 
 def schema_of(node: Any, versions: Mapping[str, int]) -> Any:
-    """ONNX's definition of a composite operator; None where it has no body or is unknown."""
+    """Returns ONNX's schema of a composite operator; None if it has no body or is unknown."""
     from onnx import defs
 
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -68,18 +72,17 @@ def schema_of(node: Any, versions: Mapping[str, int]) -> Any:
     return schema if schema.has_function or schema.has_context_dependent_function else None
 
 
-def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | None]) -> Any:
-    """The body for inputs of these types, a FunctionProto; None where there is none."""
-    from onnx import FunctionProto, TypeProto, helper
+def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Binding | None]) -> Any:
+    """Returns the body for inputs of these types, a FunctionProto; None if it has no body."""
+    from onnx import FunctionProto
 
     schema = schema_of(node, versions)
     if schema is None:
         return None
     if schema.has_function:
         return schema.function_body
-    types = [helper.make_tensor_type_proto(CODES[v.dtype], v.shape) if v is not None else TypeProto() for v in inputs]
     body = FunctionProto()
-    given = [t.SerializeToString() for t in types]
+    given = [_type_of(v).SerializeToString() for v in inputs]
     fits = [v for v in schema.context_dependent_function_opset_versions if v <= versions.get("", 1)]
     if not fits:
         return None
@@ -91,8 +94,21 @@ def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Value | Non
     return body if body.node else None
 
 
-def bound_nodes(body: Any, schema: Any, node: Any, inner: dict[str, Value], label: str) -> list[Any]:
-    """The body's nodes with the caller's attributes, without absent inputs; `label` names them in messages."""
+def _type_of(binding: Binding | None) -> Any:
+    """Returns an onnx.TypeProto, empty for an absent input."""
+    from onnx import TypeProto, helper
+
+    match binding:
+        case Value():
+            return helper.make_tensor_type_proto(CODES[binding.dtype], binding.shape)
+        case ValueSequence():
+            return helper.make_sequence_type_proto(helper.make_tensor_type_proto(CODES[binding.dtype], None))
+        case _:
+            return TypeProto()
+
+
+def bound_nodes(body: Any, schema: Any, node: Any, inner: Mapping[str, Binding], label: str) -> list[Any]:
+    """Returns the body's nodes with the caller's attributes, without absent inputs; `label` names them in messages."""
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}

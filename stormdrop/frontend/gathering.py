@@ -1,4 +1,4 @@
-"""ONNX's operators whose indices are data, and those that order values."""
+"""ONNX's operators with indices as data, and its operators that order values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ MOST_ORDERED = 1 << 16
 
 
 def _indices(n: NodeReader, *extents: int) -> Value:
-    """Input 1, which holds indices into a dimension of this extent, or, for several, in its last dimension one for
-    each; where it is known, every index must lie in its dimension.
+    """Returns input 1, which holds indices into dimensions of these extents.
+
+    With one extent, every element is an index. With several, the last dimension holds an index for each. Constant
+    indices must lie in their dimensions.
     """
     value = n.input(1)
     if value.dtype not in ("i32", "i64"):
@@ -49,7 +51,7 @@ def _gather(n: NodeReader) -> Value:
             part = n.build.cut(x, {along: (int(run[0]), step, len(run))})
             return part if known.ndim else n.build.reshape(part, _without(x.shape, along))
     if x.shape[along] == 0 and indices.size:
-        raise n.fail(f"nothing can be gathered from {x}")
+        raise n.fail(f"{x} is empty along dimension {along}; elements of it cannot be gathered")
     return n.build.emit("Gather", x, indices, axis=along)
 
 
@@ -138,7 +140,7 @@ def _compress(n: NodeReader) -> Value:
 
 
 def _tensor_scatter(n: NodeReader) -> Value:
-    """New keys or values written into a cache, for each sequence of the batch behind those it has already."""
+    """Imports TensorScatter: each batch entry's new keys or values are written into a cache behind the present keys."""
     x, updates, starts = n.input(0), n.input(1), n.optional(2)
     mode = n.text("mode", "linear")
     if mode not in ("linear", "circular"):
@@ -152,7 +154,7 @@ def _tensor_scatter(n: NodeReader) -> Value:
 
 
 def _unique(n: NodeReader) -> Results:
-    """Of a known value: how many there are decides shapes."""
+    """Imports Unique of a constant: the number of distinct values decides shapes."""
     x, is_sorted = n.array(0), n.integer("sorted", 1)
     along = n.dim(n.integer("axis"), x.ndim) if n.has("axis") else None
     values, first, inverse, counts = np.unique(

@@ -15,7 +15,7 @@ def _binarizer(n: NodeReader) -> Value:
 
 
 def _feature_extractor(n: NodeReader) -> Value:
-    """Columns of the last dimension."""
+    """Imports ArrayFeatureExtractor: columns of the last dimension."""
     x, indices = n.input(0), n.input(1)
     if x.rank == 0 or indices.dtype != "i64":
         raise n.fail(f"columns {indices} cannot be taken of {x}")
@@ -24,7 +24,7 @@ def _feature_extractor(n: NodeReader) -> Value:
 
 
 def _scaler(n: NodeReader) -> Value:
-    """(x - offset) · scale, for each column or for all."""
+    """Imports Scaler: (x - offset) · scale, for each column or for all."""
     b, x = n.build, n.input(0)
     given = [b.constant(list(n.attributes.get(key, default)), "f32") for key, default in _SCALES]
     if any(v.size not in (1, x.shape[-1] if x.rank else 1) for v in given):

@@ -1,4 +1,4 @@
-"""Errors that say where in a model they arose: every UserError becomes a ModelError with the file and the node."""
+"""Errors with their place in a model: every UserError becomes a ModelError with the file and the node."""
 
 from __future__ import annotations
 
@@ -7,15 +7,30 @@ from contextlib import contextmanager
 
 from stormdrop.errors import ModelError, Unsupported, UnsupportedOperator, UserError
 
+EXTRA = "pip install '.[onnxruntime]'"
+RUNTIME_REMEDY = f'onnxruntime can run it: {EXTRA}, with --fallback auto (fallback="auto")'
+REMEDIES = f"{RUNTIME_REMEDY}; or give an operator of your own: --operator (operators=)"
+"""The remedies for an operator that is not supported."""
+
+
+@contextmanager
+def with_remedies() -> Generator[None]:
+    """Appends the remedies to the message of an UnsupportedOperator."""
+    try:
+        yield
+    except UnsupportedOperator as error:
+        error.args = (f"{error}; {REMEDIES}",)
+        raise
+
 
 @contextmanager
 def located(
     prefix: str = "", *, file: str | None = None, node: str | None = None, operator: str = ""
 ) -> Generator[None]:
-    """Puts a prefix before the message of an error, and notes its place; a node inside another keeps its own.
+    """Puts a prefix before the message of an error, and notes its place; a node inside another node keeps its own.
 
-    A message that names a node already gets no prefix from a node around it. What the operator of a node needs and is
-    not supported becomes an error of the operator.
+    A message that already names a node gets no prefix from an outer node. An unsupported property of a node becomes an
+    error of its operator.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Scan and Loop whose number of steps is known: their bodies written out step by step."""
+"""Scan and Loop with a known number of steps: their bodies are unrolled."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from stormdrop.errors import Unsupported, UserError
+from stormdrop.frontend.bindings import Binding, tensor_of, tensors_of
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.recurrent import element
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Value
 
 MOST_STEPS = 1024
-Body = Callable[[Any, Mapping[str, Value]], list[Value]]
+Body = Callable[[Any, Mapping[str, Binding]], list[Binding]]
 """Imports a subgraph with some of its names bound, and gives its outputs."""
 
 
@@ -22,17 +23,18 @@ def _stacked(b: GraphBuilder, parts: Sequence[Value], along: int) -> Value:
     return b.concat([b.reshape(v, (*v.shape[:along], 1, *v.shape[along:])) for v in parts], along)
 
 
-def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body) -> list[Value]:
-    """States are handed from step to step; every scanned input gives one slice a step, every scanned output takes one.
+def unroll_scan(node: Any, inputs: Sequence[Binding | None], b: GraphBuilder, run: Body) -> list[Binding]:
+    """Unrolls a scan: states pass from step to step, and each step reads and writes one slice of the scanned values.
 
     Raises UserError for lengths that differ or are too many.
     """
     attributes = {a.name: a for a in node.attribute}
     body = attributes["body"].g
+    values = tensors_of([v for v in inputs if v is not None], "an input")
     scanned = int(attributes["num_scan_inputs"].i)
-    if not 1 <= scanned <= len(inputs) or len(body.input) != len(inputs) or len(body.output) < len(inputs) - scanned:
-        raise UserError(f"{scanned} of {len(inputs)} inputs are scanned, which does not fit its body")
-    states, sources = list(inputs[: len(inputs) - scanned]), list(inputs[len(inputs) - scanned :])
+    if not 1 <= scanned <= len(values) or len(body.input) != len(values) or len(body.output) < len(values) - scanned:
+        raise UserError(f"{scanned} of {len(values)} inputs are scanned, which does not fit its body")
+    states, sources = values[: len(values) - scanned], values[len(values) - scanned :]
     outputs = len(body.output) - len(states)
 
     def listed(key: str, count: int) -> list[int]:
@@ -53,7 +55,8 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body) 
     collected: list[list[Value]] = [[] for _ in range(outputs)]
     for t in range(steps):
         slices = [element(b, v, steps - 1 - t if back else t, a) for v, a, back in zip(sources, axes, backwards)]
-        results = run(body, dict(zip((i.name for i in body.input), [*states, *slices])))
+        given = dict[str, Binding](zip((i.name for i in body.input), [*states, *slices]))
+        results = tensors_of(run(body, given), "an output of its body")
         states = results[: len(states)]
         for found, v in zip(collected, results[len(states) :]):
             found.append(v)
@@ -66,10 +69,10 @@ def unroll_scan(node: Any, inputs: Sequence[Value], b: GraphBuilder, run: Body) 
     return [*states, *whole]
 
 
-def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run: Body) -> list[Value]:
-    """A loop whose trip count and conditions are constants. Raises NeedsConstant where they are not."""
+def unroll_loop(node: Any, inputs: Sequence[Binding | None], b: GraphBuilder, run: Body) -> list[Binding]:
+    """Unrolls a loop with constant trip count and conditions. Raises NeedsConstant if they are not constant."""
     body = next(a.g for a in node.attribute if a.name == "body")
-    count, go = inputs[0], inputs[1]
+    count, go = (v if isinstance(v, Value) else None for v in inputs[:2])
     states = [v for v in inputs[2:] if v is not None]
     if len(body.input) != 2 + len(states) or len(body.output) < 1 + len(states):
         raise UserError(f"a loop with {len(states)} states does not fit its body")
@@ -80,10 +83,10 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run:
     while step < most and known_number(b, condition, "its condition"):
         if step >= MOST_STEPS:
             raise Unsupported(f"a loop of more than {MOST_STEPS} steps is not supported")
-        values = [b.constant(np.int64(step)), condition, *states]
+        values: list[Binding] = [b.constant(np.int64(step)), condition, *states]
         results = run(body, dict(zip((i.name for i in body.input), values)))
-        condition, states = results[0], results[1 : 1 + len(states)]
-        for found, v in zip(collected, results[1 + len(states) :]):
+        condition, states = tensor_of(results[0], "its condition"), results[1 : 1 + len(states)]
+        for found, v in zip(collected, tensors_of(results[1 + len(states) :], "a scanned output")):
             found.append(v)
         step += 1
     if any(not found for found in collected):
@@ -92,7 +95,7 @@ def unroll_loop(node: Any, inputs: Sequence[Value | None], b: GraphBuilder, run:
 
 
 def known_number(b: GraphBuilder, value: Value, what: str) -> Any:
-    """The number or truth value that must be known to unroll a loop or to choose a branch."""
+    """Returns the number or truth value that must be constant to unroll a loop or to choose a branch."""
     array = b.array(value)
     if array is None:
         raise NeedsConstant(f"{what} must be known when the model is loaded", value.name)

@@ -12,9 +12,9 @@ MOST_ROWS = 32
 
 
 def _det(n: NodeReader) -> Value:
-    """Gaussian elimination with partial pivoting, a few nodes for each row.
+    """Imports Det as Gaussian elimination with partial pivoting, a few nodes for each row.
 
-    In every step the row whose first element is largest becomes the pivot, and the first row takes its place. The
+    In every step the row with the largest first element becomes the pivot, and the first row takes its place. The
     determinant is the product of the pivots, negated for every exchange.
     """
     b, a = n.build, n.input(0)
@@ -40,7 +40,7 @@ def _det(n: NodeReader) -> Value:
         factor = head if sign is None else b.emit("Mul", head, sign)
         total = factor if total is None else b.emit("Mul", total, factor)
         if rest is not None:
-            # A pivot of zero makes the determinant zero, whatever follows: it is not divided by.
+            # A pivot of zero makes the determinant zero in any case; divide by 1 instead.
             divisor = b.emit("Where", b.emit("Equal", head, b.number(0, a)), b.number(1, a), head)
             share = b.emit("Div", b.cut(rest, {columns: (0, 1, 1)}), divisor)
             tail = b.emit("Mul", share, b.cut(pivot, {columns: (1, 1, left - 1)}))

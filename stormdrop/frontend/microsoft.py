@@ -1,8 +1,8 @@
-"""Operators of the domain com.microsoft: what onnxruntime's optimiser makes of several standard ones.
+"""Operators of the domain com.microsoft: fusions of several standard operators by onnxruntime's optimiser.
 
-Attention is in `microsoft_attention`. Files that onnxruntime optimises for one CPU (ORT_ENABLE_ALL) hold operators of
-another domain, com.microsoft.nchwc, whose weights lie in that CPU's order: those are not read; ORT_ENABLE_EXTENDED
-writes what is.
+Attention is in `microsoft_attention`. Files that onnxruntime optimises for one CPU (ORT_ENABLE_ALL) contain operators
+of the domain com.microsoft.nchwc, with weights in that CPU's order. This domain is not supported; files written with
+ORT_ENABLE_EXTENDED are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from stormdrop.frontend.microsoft_attention import ATTENTION
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.frontend.reductions import REDUCTIONS, product, scaled
+from stormdrop.frontend.reductions import REDUCTIONS, inverse_root_square, last_axes, product, row_statistics, scaled
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.graph import Attribute, Value, shown
 
@@ -30,7 +30,7 @@ _ACTIVATIONS: dict[str, tuple[tuple[str, float], ...]] = {
     "ThresholdedRelu": (("alpha", 1.0),),
     "Clip": (("min", float(np.finfo("f4").min)), ("max", float(np.finfo("f4").max))),
 }
-"""What may stand behind a fused product, with its parameters in the order of the file, and their defaults."""
+"""Activations that may follow a fused product, with their parameters in the order of the file, and their defaults."""
 
 
 def _activated(n: NodeReader, x: Value, parameters: Sequence[float]) -> Value:
@@ -46,7 +46,7 @@ def _activated(n: NodeReader, x: Value, parameters: Sequence[float]) -> Value:
 
 
 def _fused_conv(n: NodeReader) -> Value:
-    """activation(conv(x, w) + bias + z)."""
+    """Imports activation(conv(x, w) + bias + z)."""
     y = WINDOWS["Conv"](n)
     assert isinstance(y, Value)
     z = n.optional(3)
@@ -62,7 +62,7 @@ def _fused_gemm(n: NodeReader) -> Value:
 
 
 def _fused_matmul(n: NodeReader) -> Value:
-    """alpha · a · b, each perhaps transposed, or its first dimension moved behind the leading ones before."""
+    """Imports alpha · a · b; each factor may be transposed, or its first dimension moved behind the leading ones."""
     b = n.build
     factors: list[Value] = []
     for k, which in enumerate("AB"):
@@ -78,7 +78,7 @@ def _fused_matmul(n: NodeReader) -> Value:
 
 
 def _gelu(approximate: str) -> Importer:
-    """Of the sum with a bias, where there is one."""
+    """Imports Gelu; its input is the sum with a bias if there is a bias."""
 
     def importer(n: NodeReader) -> Value:
         x, bias = n.input(0), n.optional(1)
@@ -92,33 +92,47 @@ def _quick_gelu(n: NodeReader) -> Value:
     return n.build.emit("Swish", n.input(0), alpha=n.number("alpha", 1.702))
 
 
+def _epsilon(n: NodeReader) -> float:
+    return n.number("epsilon", 1e-5 if n.op == "SimplifiedLayerNormalization" else 1e-12)
+
+
 def _normalised(n: NodeReader, x: Value, gamma: Value, beta: Value | None, simplified: bool) -> Value:
     op = "RmsNormalize" if simplified else "Standardize"
-    default = 1e-5 if n.op == "SimplifiedLayerNormalization" else 1e-12
-    axes = tuple(range(n.axis(-1, x.rank), x.rank))
-    y = n.build.emit(op, x, axes=axes, epsilon=n.number("epsilon", default))
+    y = n.build.emit(op, x, axes=last_axes(n, x), epsilon=_epsilon(n))
     return scaled(n.build, y, gamma, beta)
 
 
-def _simplified_norm(n: NodeReader) -> Value:
-    return _normalised(n, n.input(0), n.input(1), None, True)
+def _simplified_norm(n: NodeReader) -> Results:
+    """Imports the norm, and the factor of each row."""
+    x = n.input(0)
+    factor = inverse_root_square(n, x, _epsilon(n)) if n.wanted(1) else None
+    return [_normalised(n, x, n.input(1), None, True), factor]
 
 
 def _skip_norm(simplified: bool) -> Importer:
-    """The norm of the sum of an input, a residual and perhaps a bias; the sum is the fourth output."""
+    """Imports the norm of an input plus a residual and perhaps a bias, with statistics of its rows, and the sum.
+
+    A simplified norm subtracts no mean: its second output is 0, as onnxruntime has it.
+    """
 
     def importer(n: NodeReader) -> Results:
         b = n.build
         beta, bias = (None, n.optional(3)) if simplified else (n.optional(3), n.optional(4))
         total = b.emit("Add", n.input(0), n.input(1))
         total = total if bias is None else b.emit("Add", total, bias)
-        return [_normalised(n, total, n.input(2), beta, simplified), None, None, total]
+        y = _normalised(n, total, n.input(2), beta, simplified)
+        if not (n.wanted(1) or n.wanted(2)):
+            return [y, None, None, total]
+        mean, factor = row_statistics(n, total, _epsilon(n))
+        if simplified:
+            mean, factor = b.expand(b.number(0, mean), mean.shape), inverse_root_square(n, total, _epsilon(n))
+        return [y, mean, factor, total]
 
     return importer
 
 
 def _embed_norm(n: NodeReader) -> Results:
-    """The norm of the sum of the embeddings of words, positions and segments; and how long each sequence is."""
+    """Imports the norm of the sum of word, position and segment embeddings, and the length of each sequence."""
     b, ids = n.build, n.input(0)
     if ids.rank != 2 or any(n.input(k).rank != 2 for k in (2, 3)):
         raise n.fail(f"{ids} or the tables {n.input(2)} and {n.input(3)} do not fit")

@@ -1,9 +1,10 @@
-"""Attention as onnxruntime fuses it: com.microsoft's Attention, MultiHeadAttention, GroupQueryAttention and
-RotaryEmbedding.
+"""The attention operators of com.microsoft, onnxruntime's fused forms.
 
-All of them come down to `_attend`, on queries [batch, heads, queries, size] and keys and values [batch, key heads,
-keys, size]; several heads of queries may share one of keys. Caches are read and returned as values: the file decides
-how long they are.
+Attention, MultiHeadAttention, GroupQueryAttention and RotaryEmbedding are supported.
+
+All of them use `_attend`, on queries [batch, heads, queries, size] and keys and values [batch, key heads, keys, size];
+several heads of queries may share one head of keys. Caches are read and returned as values: the file decides their
+lengths.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stormdrop.graph.graph import Value
 
 
 def _heads(b: GraphBuilder, x: Value, heads: int) -> Value:
-    """[batch, length, heads · size] as [batch, heads, length, size]."""
+    """Returns a value [batch, length, heads · size] as [batch, heads, length, size]."""
     batch, length, hidden = x.shape
     return b.transpose(b.reshape(x, (batch, length, heads, hidden // heads)), (0, 2, 1, 3))
 
@@ -33,10 +34,10 @@ def _without_heads(b: GraphBuilder, x: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What is done to the scores [batch, heads, queries, keys] between the product and the softmax.
+    """The changes of the scores [batch, heads, queries, keys] between the product and the softmax.
 
-    All of `biases` are added; where `mask` does not hold, a key is not seen. With `sinks` every head has one more key
-    of this score and no value. `cap` bounds scores by a scaled tanh.
+    All of `biases` are added; keys where `mask` is false are hidden. With `sinks` every head has one more key of this
+    score and no value. `cap` bounds scores by a scaled tanh.
     """
 
     scale: float
@@ -47,13 +48,13 @@ class _Scores:
 
 
 def _attend(n: NodeReader, q: Value, k: Value, v: Value, s: _Scores) -> tuple[Value, Value]:
-    """softmax(q · kᵀ · scale) · v as [batch, queries, heads · size], and the softmax."""
+    """Returns softmax(q · kᵀ · scale) · v as [batch, queries, heads · size], and the softmax."""
     b = n.build
     batch, heads, queries, size = q.shape
     shared = k.shape[1]
     if heads % shared or k.shape[0] != batch or k.shape[3] != size or v.shape[:3] != k.shape[:3]:
         raise n.fail(f"queries {q}, keys {k} and values {v} do not fit")
-    if shared != heads:  # several heads of queries read one of keys, by broadcasting
+    if shared != heads:  # several heads of queries read one head of keys, by broadcasting
         q = b.reshape(q, (batch, shared, heads // shared, queries, size))
         k, v = (b.reshape(x, (batch, shared, 1, *x.shape[2:])) for x in (k, v))
     scores = b.emit("MatMul", b.emit("Mul", q, b.number(s.scale, q)), k, transpose_b=1)
@@ -77,15 +78,19 @@ def _attend(n: NodeReader, q: Value, k: Value, v: Value, s: _Scores) -> tuple[Va
 
 
 def _causal(b: GraphBuilder, queries: int, keys: int) -> Value:
-    """[queries, keys]: the last query sees all keys."""
+    """Returns the causal mask [queries, keys]: the last query sees all keys."""
     return b.constant(np.arange(keys)[None, :] <= np.arange(queries)[:, None] + (keys - queries))
 
 
 def _key_mask(n: NodeReader, given: Value | None, batch: int, queries: int, keys: int) -> Value | None:
-    """Which keys a query may see, to be broadcast against the scores, from onnxruntime's many forms of a mask.
+    """Returns the mask of keys that each query may see, broadcastable to the scores.
 
-    Of one dimension: how long each sequence is, or, twice as long, where it ends and where it begins. Of two: [batch,
-    keys]; of three [batch, queries, keys]; of four the lower right corner of a square that holds longer sequences.
+    The forms of onnxruntime's masks:
+
+    - One dimension: the length of each sequence or, with twice as many entries, the end and the start of each sequence.
+    - Two dimensions: [batch, keys].
+    - Three dimensions: [batch, queries, keys].
+    - Four dimensions: the lower right corner of a square for longer sequences.
     """
     if given is None:
         return None
@@ -124,7 +129,7 @@ def _unused(n: NodeReader, *inputs: int) -> None:
 
 
 def _attention(n: NodeReader) -> Results:
-    """The projections of one input, its attention to itself and to what came before."""
+    """Imports Attention: the projections of one input, and its attention to itself and to earlier keys."""
     b, x, weights, bias, past = n.build, n.input(0), n.input(1), n.optional(2), n.optional(4)
     heads = n.integer("num_heads")
     if n.integer("do_rotary", 0) or n.integer("past_present_share_buffer", 0):
@@ -153,7 +158,10 @@ def _attention(n: NodeReader) -> Results:
 
 
 def _masks(n: NodeReader, q: Value, k: Value, mask: Value | None, bias: Value | None) -> _Scores:
-    """Keys that are padding get a low score, so that a query which sees nothing else still has weights."""
+    """Returns the score changes for masked keys.
+
+    Keys of padding get a low score, so that a query that sees only padding still has weights.
+    """
     b, (batch, _, queries, size), keys = n.build, q.shape, k.shape[2]
     given = _key_mask(n, mask, batch, queries, keys)
     padding: Value | None = None
@@ -176,7 +184,7 @@ def _multi_head(n: NodeReader) -> Results:
 
 
 def _operands(n: NodeReader, query: Value, heads: int) -> tuple[Value, Value, Value]:
-    """Queries, keys and values by heads, from separate inputs or packed ones, with the bias of their projections."""
+    """Returns queries, keys and values by heads, from separate or packed inputs, with the bias of their projections."""
     b, key, value, bias = n.build, n.optional(1), n.optional(2), n.optional(3)
     if query.rank == 5 and key is None:
         parts = [b.reshape(b.cut(query, {3: (at, 1, 1)}), _flat(query)) for at in range(3)]
@@ -205,11 +213,11 @@ def _flat(packed: Value) -> tuple[int, int, int]:
 
 
 def _rotated(b: GraphBuilder, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    """x [batch, heads, length, size] turned by angles [batch or 1, 1, length, turned / 2]; the rest stays as it is.
+    """Returns x [batch, heads, length, size] rotated by angles [batch or 1, 1, length, turned / 2].
 
         (x, y) -> (x · cos - y · sin, y · cos + x · sin)
 
-    Pairs lie side by side, or half of what is turned apart.
+    Elements beyond `turned` stay unchanged. Pairs are neighbours if `interleaved`, else half of `turned` apart.
     """
     half = cosine.shape[-1]
     step, second = (2, 1) if interleaved else (1, half)
@@ -227,7 +235,7 @@ def _rotated(b: GraphBuilder, x: Value, cosine: Value, sine: Value, interleaved:
 
 
 def _angles(b: GraphBuilder, positions: Value, tables: tuple[Value, Value]) -> tuple[Value, Value]:
-    """The rows of cosines and sines at positions [batch or 1, length], to be broadcast over heads."""
+    """Returns the rows of cosines and sines at positions [batch or 1, length], to be broadcast over heads."""
     batch, length = positions.shape
     cosine, sine = (b.emit("Gather", t, positions, axis=0) for t in tables)
     return b.reshape(cosine, (batch, 1, length, cosine.shape[2])), b.reshape(sine, (batch, 1, length, sine.shape[2]))
@@ -259,10 +267,10 @@ _GROUP_FLAGS = ("kv_cache_bit_width", "sliding_window_cache", "qk_output")
 
 
 def _group_query(n: NodeReader) -> Results:
-    """Causal attention to a cache, into which each sequence writes its new keys behind those it has.
+    """Imports GroupQueryAttention: causal attention to a cache, into which each sequence appends its new keys.
 
-    Sequence b has seqlens_k[b] + 1 keys afterwards, so its new ones begin at seqlens_k[b] + 1 - length: at 0 where the
-    whole sequence is new. How many keys there are at most decides shapes, and must be known.
+    Sequence b has seqlens_k[b] + 1 keys afterwards, so its new keys begin at seqlens_k[b] + 1 - length: at 0 if the
+    whole sequence is new. The greatest number of keys decides shapes, and must be constant.
     """
     b, query = n.build, n.input(0)
     heads, shared = n.integer("num_heads"), n.integer("kv_num_heads")
@@ -283,7 +291,7 @@ def _group_query(n: NodeReader) -> Results:
     q, k, v = (_heads(b, p, count) for p, count in zip(parts, (heads, shared, shared)))
     total = int(n.scalar(6))
     if total < length:
-        raise n.fail(f"{total} keys are fewer than the {length} new ones")
+        raise n.fail(f"{total} keys are fewer than the {length} new keys")
     lengths = b.reshape(b.cast(n.input(5), "i64"), (batch,))
     is_prompt = total == length
     zero = b.constant(0, "i64")
@@ -311,7 +319,7 @@ def _group_query(n: NodeReader) -> Results:
 
 
 def _written(n: NodeReader, past: Value | None, new: Value, first: Value, total: int) -> Value:
-    """The cache with the new keys or values in it: as long as it was, or as it must be."""
+    """Returns the cache with the new keys or values, in its old length or in the length it needs."""
     b = n.build
     batch, heads, _, size = new.shape
     if past is not None and (past.rank != 4 or past.shape[:2] != (batch, heads) or past.shape[3] != size):

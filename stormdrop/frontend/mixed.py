@@ -1,24 +1,27 @@
-"""Models of which another runtime computes a part: what the importers refuse, and what depends on it alone.
+"""Models of which another runtime computes a part: the nodes that the importers refuse, and nodes that depend on them.
 
-    mixed = cut(parsed("model.onnx"), runtime)      # a MixedGraph; `runtime` says what its nodes give
-    for part in mixed.parts: print(part)            # graphs of our own and sub-models for the runtime, in order
+    mixed = cut(parsed("model.onnx"), runtime)      # a MixedGraph; `runtime` infers the results of its nodes
+    for part in mixed.parts: print(part)            # own graphs and sub-models for the runtime, in order
 
-A node is left to the runtime where its operator, or its form of it, is not supported, and where it reads a value whose
-shape or type is not known here. Everything else is imported as ever: an error in a model is an error here too. Nodes
-are then divided into levels, own and foreign ones alternating, so that there are as few parts as the order allows.
+A node is left to the runtime in two cases: its operator, or its form of the operator, is not supported; or it reads a
+value of unknown shape or type. The runtime makes sequences of known length if its nodes or outputs read them.
 
-Invariant: every value that passes between parts has one key, the name of a `Value` of ours or a name like one.
+All other nodes are imported as usual: an error in a model is an error here too. Nodes are then divided into alternating
+levels, own and foreign, so that there are as few parts as the order allows.
+
+Invariant: every value that passes between parts has one key, the name of an own `Value` or a name of the same form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
 from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
+from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.functions import CODES
 from stormdrop.frontend.node_reader import NeedsConstant, qualified
@@ -28,6 +31,11 @@ from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 
+LEAST_IR = 4
+"""The first version of the format in which constants need not also be inputs."""
+MOST_NAMED = 4
+"""The most operators that a summary names."""
+
 
 class Runtime(Protocol):
     """Another runtime, as far as the cut needs it."""
@@ -35,19 +43,19 @@ class Runtime(Protocol):
     @property
     def name(self) -> str: ...
     def output_types(self, model: Any) -> list[Any]:
-        """The TypeProtos of an onnx.ModelProto's outputs. Raises UserError where the runtime refuses the model."""
+        """Returns the TypeProtos of an onnx.ModelProto's outputs. Raises UserError if the runtime refuses the model."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MixedPort:
-    """An input or output of a model: `value` is None where another runtime alone knows its shape or type."""
+    """An input or output of a model: `value` is None if only another runtime can infer its shape or type."""
 
     name: str
     key: str
     value: Value | None
     type: Any
-    """An onnx.TypeProto."""
+    """The type as an onnx.TypeProto."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +66,7 @@ class ForeignPart:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     reasons: tuple[str, ...]
-    """Why it is not computed here, each reason once. Nodes that only depend on others of the part need none."""
+    """The reasons for leaving the part to the runtime, each once. Nodes that only depend on it need no reason."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -67,17 +75,38 @@ class ForeignPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedGraph:
-    """A model in parts that run one after the other. `constants` are outputs that nothing has to compute, by key."""
+    """A model in parts that run one after the other. `constants` are the outputs that need no computation, by key."""
 
     name: str
     parts: tuple[Graph | ForeignPart, ...]
     inputs: tuple[MixedPort, ...]
     outputs: tuple[MixedPort, ...]
     constants: Mapping[str, Array]
+    opset: int = 0
 
     @property
     def foreign(self) -> tuple[ForeignPart, ...]:
         return tuple(p for p in self.parts if isinstance(p, ForeignPart))
+
+    @property
+    def own(self) -> tuple[Graph, ...]:
+        return tuple(p for p in self.parts if isinstance(p, Graph))
+
+    @property
+    def native(self) -> Graph:
+        """A single graph of all own parts: values that pass between parts are inputs."""
+        return _side_by_side(self.name, self.own, self.opset)
+
+    @property
+    def summary(self) -> str:
+        """A summary of the cut in one line."""
+        operators = list(dict.fromkeys(op for part in self.foreign for op in part.operators))
+        named = ", ".join(operators[:MOST_NAMED])
+        if len(operators) > MOST_NAMED:
+            named += f" and {len(operators) - MOST_NAMED} other operators"
+        reason = next((reason for part in self.foreign for reason in part.reasons), "")
+        extent, rest = ("a part", "; the rest is native") if self.own else ("all", "")
+        return f"onnxruntime runs {extent} of {shown(self.name)}: {named} ({reason}){rest}"
 
 
 def cut(
@@ -87,13 +116,13 @@ def cut(
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Graph | MixedGraph:
-    """Read a model; a plain graph where nothing is left to the runtime. Raises UserError as `load` does."""
+    """Reads a model; returns a plain graph if no node is left to the runtime. Raises UserError as `load` does."""
     return imported(file, shapes, constants, operators, lambda *given: _MixedImport(*given, runtime=runtime).cut())
 
 
 @dataclass(frozen=True, slots=True)
 class _Opaque:
-    """A value that only the other runtime knows."""
+    """A value whose shape or type only the other runtime can infer."""
 
     key: str
     type: Any
@@ -109,7 +138,9 @@ class _ForeignNode:
     position: int
     why: str
     hidden: str
-    """The key of a value that it reads and that is not known here; empty where there is none."""
+    """The key of an input of unknown shape or type; empty if there is none."""
+    is_open: bool
+    """True if the runtime accepts the node only with open input sizes, as in the file."""
 
 
 class _MixedImport(ModelImport):
@@ -119,10 +150,11 @@ class _MixedImport(ModelImport):
         self.opaque: dict[str, _Opaque] = {}
         self.tensors: dict[str, Any] = {}
         self.left: list[_ForeignNode] = []
+        self.makers: dict[str, Any] = {}
 
-    # What the file declares
+    # Declarations of the file
 
-    def _constant(self, tensor: Any, env: dict[str, Value]) -> None:
+    def _constant(self, tensor: Any, env: dict[str, Binding]) -> None:
         try:
             super()._constant(tensor, env)
         except Unsupported:
@@ -131,7 +163,7 @@ class _MixedImport(ModelImport):
             self.tensors[tensor.name] = tensor
             self._hide(tensor.name, None)
 
-    def _input(self, i: Any, env: dict[str, Value]) -> None:
+    def _input(self, i: Any, env: dict[str, Binding]) -> None:
         try:
             super()._input(i, env)
         except Unsupported:
@@ -143,7 +175,7 @@ class _MixedImport(ModelImport):
 
     # Nodes
 
-    def _import_node(self, node: Any, env: dict[str, Value], depth: int) -> None:
+    def _import_node(self, node: Any, env: dict[str, Binding], depth: int) -> None:
         if depth:
             super()._import_node(node, env, depth)
             return
@@ -151,49 +183,90 @@ class _MixedImport(ModelImport):
         if why is not None:
             self._leave(node, env, why)
 
-    def _refusal(self, node: Any, env: dict[str, Value]) -> str | None:
-        """Why a node cannot be computed here; None where it has been imported."""
+    def _refusal(self, node: Any, env: dict[str, Binding]) -> str | None:
+        """Returns the reason why a node cannot be computed here; None if it has been imported."""
         hidden = [name for name in read_names(node) if name in self.opaque]
         if hidden:
             return f"reads {shown(hidden[0])}, whose shape or type is not known here"
         if not self._is_known(node):
             return f"{qualified(node.domain, node.op_type)} is not supported"
-        since, version = len(self.build.nodes), self.version
+        since, version, written = len(self.build.nodes), self.version, self._written
         try:
             super()._import_node(node, env, 0)
         except (Unsupported, NeedsConstant) as error:
             del self.build.nodes[since:]
-            self.version = version
+            self.version, self._written = version, written
             for o in node.output:
                 env.pop(o, None)
-            return str(error)
+            return self._reason(error)
+        self.makers.update((o, node) for o in node.output if o and not isinstance(env[o], Value))
         return None
 
-    def _leave(self, node: Any, env: dict[str, Value], why: str) -> None:
-        """Leave a node to the runtime, which says what its outputs are."""
+    def _release(self, names: Iterable[str], env: dict[str, Binding]) -> None:
+        """Leaves producers of sequences to the runtime: another part reads the sequences, and own parts never write
+        them.
+        """
+        pending, released = list(names), set[int]()
+        while pending:
+            name = pending.pop()
+            if name in env and not isinstance(env[name], Value) and id(self.makers[name]) not in released:
+                released.add(id(self.makers[name]))
+                pending += read_names(self.makers[name])
+        for node in [n for n in self.makers.values() if id(n) in released]:
+            hidden = [o for o in node.output if o in env and not isinstance(env[o], Value)]
+            for o in hidden:
+                del env[o]
+            if hidden:
+                self._leave(node, env, f"makes {shown(hidden[0])}, which is no tensor and is read elsewhere")
+
+    def _reason(self, error: Unsupported | NeedsConstant) -> str:
+        """Returns the reason to leave a node; inputs of the model alone can be bound."""
+        is_input = isinstance(error, NeedsConstant) and error.value in {i.name for i in self.proto.graph.input}
+        return str(error) if is_input else str(error).partition("; bind it")[0]
+
+    def _leave(self, node: Any, env: dict[str, Binding], why: str) -> None:
+        """Leaves a node to the runtime, which infers the types of its outputs."""
+        self._release(read_names(node), env)
         outputs = [o for o in node.output if o]
         reads = {name: self._key(name, env) for name in read_names(node)}
-        try:
-            types = self.runtime.output_types(self._sub_model([node], outputs, env))
-        except UserError as error:
-            told = f"{why} (node {shown(label_of(node))}); and {error}"
-            raise UnsupportedOperator(told, [qualified(node.domain, node.op_type)]) from error
+        types, is_open = self._types(node, outputs, env, why)
         writes: dict[str, str] = {}
         for o, type in zip(outputs, types):
             known = _known(type)
-            if known is None:
+            if o in env:  # computed here too, for nodes before this one
+                writes[o] = self.build.reserve(o)
+            elif known is None:
                 writes[o] = self._hide(o, type)
             else:
-                env[o] = self.build.input(o, *known)
-                writes[o] = env[o].name
+                env[o] = value = self.build.input(o, *known)
+                writes[o] = value.name
         hidden = next((key for name, key in reads.items() if name in self.opaque), "")
-        self.left.append(_ForeignNode(node, reads, writes, len(self.build.nodes), why, hidden))
+        self.left.append(_ForeignNode(node, reads, writes, len(self.build.nodes), why, hidden, is_open))
 
-    def _key(self, name: str, env: Mapping[str, Value]) -> str:
-        return self.opaque[name].key if name in self.opaque else env[name].name
+    def _types(self, node: Any, outputs: Sequence[str], env: Mapping[str, Binding], why: str) -> tuple[list[Any], bool]:
+        """Returns the types of a node's outputs, and whether they were inferred with open sizes.
 
-    def _sub_model(self, nodes: Sequence[Any], outputs: Sequence[str], env: Mapping[str, Value]) -> Any:
-        """A model of some nodes; what they read and none of them computes is an input, or a constant where known."""
+        A branch that these sizes never enter may contradict them: the runtime then refuses the node with sizes alone.
+        """
+        try:
+            return self.runtime.output_types(self._sub_model([node], outputs, env)), False
+        except UserError as error:
+            try:
+                return self.runtime.output_types(self._sub_model([node], outputs, env, is_open=True)), True
+            except UserError:
+                told = f"{why} (node {shown(label_of(node))}); and {error}"
+                raise UnsupportedOperator(told, [qualified(node.domain, node.op_type)]) from error
+
+    def _key(self, name: str, env: Mapping[str, Binding]) -> str:
+        return self.opaque[name].key if name in self.opaque else tensor_of(env[name], shown(name)).name
+
+    def _sub_model(
+        self, nodes: Sequence[Any], outputs: Sequence[str], env: Mapping[str, Binding], is_open: bool = False
+    ) -> Any:
+        """Makes a model of some nodes; each value from outside is an input, or a constant if its elements are known.
+
+        With `is_open` only the ranks of inputs are declared.
+        """
         from onnx import ValueInfoProto, helper, numpy_helper
 
         made = {o for n in nodes for o in n.output}
@@ -205,14 +278,15 @@ class _MixedImport(ModelImport):
                 constants.append(self.tensors[name])
             elif name in self.opaque:
                 inputs.append(ValueInfoProto(name=name, type=self.opaque[name].type))
-            elif (array := self.build.array(env[name])) is not None:
+            elif (array := self.build.array(value := tensor_of(env[name], shown(name)))) is not None:
                 constants.append(numpy_helper.from_array(array, name))
             else:
-                inputs.append(helper.make_tensor_value_info(name, CODES[env[name].dtype], env[name].shape))
+                shape = [None] * value.rank if is_open else value.shape
+                inputs.append(helper.make_tensor_value_info(name, CODES[value.dtype], shape))
         results = [ValueInfoProto(name=o) for o in outputs]
         graph = helper.make_graph(nodes, "part", inputs, results, constants)
         versions = list(self.proto.opset_import)
-        return helper.make_model(graph, opset_imports=versions, ir_version=self.proto.ir_version)
+        return helper.make_model(graph, opset_imports=versions, ir_version=max(self.proto.ir_version, LEAST_IR))
 
     # The cut
 
@@ -226,6 +300,7 @@ class _MixedImport(ModelImport):
         missing = [o for o in names if o not in env and o not in self.opaque]
         if missing or not names:
             raise UserError(f"output {shown(missing[0])} is computed by no node" if missing else "it has no outputs")
+        self._release(names, env)
         inputs = [self._port(i.name, i.type, env) for i in given if i.name not in self.given]
         outputs = [self._port(o.name, o.type, env) for o in proto.output]
         if not self.left and all(p.value is not None for p in (*inputs, *outputs)):
@@ -236,17 +311,19 @@ class _MixedImport(ModelImport):
         for level in cutting.levels():
             parts.append(cutting.own_part(level) if level % 2 == 0 else self._foreign_part(cutting, level, env))
         known = {p.key: a for p in outputs if p.value is not None and (a := self.build.array(p.value)) is not None}
-        return MixedGraph(proto.name or "model", tuple(parts), tuple(inputs), tuple(outputs), known)
+        return MixedGraph(proto.name or "model", tuple(parts), tuple(inputs), tuple(outputs), known, self.version)
 
-    def _port(self, name: str, type: Any, env: Mapping[str, Value]) -> MixedPort:
+    def _port(self, name: str, type: Any, env: Mapping[str, Binding]) -> MixedPort:
         if name in self.opaque:
             return MixedPort(name, self.opaque[name].key, None, self.opaque[name].type or type)
-        return MixedPort(name, env[name].name, env[name], type)
+        value = tensor_of(env[name], shown(name))
+        return MixedPort(name, value.name, value, type)
 
-    def _foreign_part(self, cutting: _Cut, level: int, env: Mapping[str, Value]) -> ForeignPart:
+    def _foreign_part(self, cutting: _Cut, level: int, env: Mapping[str, Binding]) -> ForeignPart:
         nodes = [item for item in cutting.items if isinstance(item, _ForeignNode) and cutting.level_of[item] == level]
         wanted = [(o, key) for n in nodes for o, key in n.writes.items() if cutting.is_wanted(key, level)]
-        model = self._sub_model([n.node for n in nodes], [o for o, _ in wanted], env)
+        is_open = any(n.is_open for n in nodes)
+        model = self._sub_model([n.node for n in nodes], [o for o, _ in wanted], env, is_open)
         inputs = tuple(self._key(i.name, env) for i in model.graph.input)
         made = {key for n in nodes for key in n.writes.values()}
         first = [n for n in nodes if not n.hidden or n.hidden not in made]
@@ -254,8 +331,24 @@ class _MixedImport(ModelImport):
         return ForeignPart(model, inputs, tuple(key for _, key in wanted), reasons)
 
 
+def _side_by_side(name: str, parts: Sequence[Graph], opset: int) -> Graph:
+    """Joins graphs into a single graph; a value that passes between two parts becomes an output and a new input."""
+    made = {v for part in parts for node in part.nodes for v in node.outputs}
+    inputs: dict[Value, None] = {}
+    outputs: dict[Value, None] = {}
+    nodes: list[Node] = []
+    constants: dict[Value, Array] = {}
+    for k, part in enumerate(parts):
+        renamed = {v: replace(v, name=f"{v.name}, read by part {k}") for v in part.inputs if v in made}
+        inputs |= dict.fromkeys(renamed.get(v, v) for v in part.inputs)
+        outputs |= dict.fromkeys(part.outputs)
+        constants |= part.constants
+        nodes += [replace(n, inputs=tuple(renamed.get(v, v) for v in n.inputs)) for n in part.nodes]
+    return Graph(tuple(inputs), tuple(outputs), tuple(nodes), constants, name, opset)
+
+
 def _known(type: Any) -> tuple[tuple[int, ...], Any] | None:
-    """The shape and element type of a tensor, if we know both."""
+    """Returns the shape and element type of a tensor, or None if either is unknown."""
     tensor = type.tensor_type
     dims = list(tensor.shape.dim)
     is_tensor = type.HasField("tensor_type") and tensor.HasField("shape") and tensor.elem_type in ELEMENT_TYPES
@@ -266,9 +359,9 @@ def _known(type: Any) -> tuple[tuple[int, ...], Any] | None:
 
 @dataclass(eq=False)
 class _Cut:
-    """The nodes that outputs need, each with its level: even ones are computed here, odd ones by the runtime.
+    """The nodes that outputs need, with levels: even levels are computed here, odd levels by the runtime.
 
-    A node has the level of the latest value it reads, or the next one of its own kind.
+    A node has the level of the latest value it reads, or the next level of its own kind.
     """
 
     nodes: Sequence[Node]
@@ -320,7 +413,7 @@ class _Cut:
         return sorted(set(self.level_of.values()))
 
     def is_wanted(self, key: str, level: int) -> bool:
-        """Whether another part, or the caller, reads what this level computes."""
+        """Returns whether another part, or the caller, reads a result of this level."""
         return bool(self._readers.get(key, set()) - {level})
 
     def own_part(self, level: int) -> Graph:

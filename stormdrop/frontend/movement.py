@@ -67,7 +67,7 @@ def _transpose(n: NodeReader) -> Value:
 def _concat(n: NodeReader) -> Value:
     parts = n.given()
     if not parts:
-        raise n.fail("there is nothing to join")
+        raise n.fail("it joins no inputs; at least one is needed")
     along = n.dim(n.integer("axis", 1), parts[0].rank)
     return n.build.concat(parts, along)
 
@@ -89,7 +89,7 @@ def _slice(n: NodeReader) -> Value:
 
 
 def _effective(start: int, end: int, step: int, extent: int) -> tuple[int, int]:
-    """Both ends as ONNX clamps them.
+    """Returns both ends after ONNX's clamping.
 
     Going backward, a start before the first element is the first element: not as in Python.
     """
@@ -129,7 +129,7 @@ def _pad(n: NodeReader) -> Value:
         before[d], after[d] = pads[k], pads[k + len(dims)]
     kept = {d: (max(0, -b), 1, x.shape[d] - max(0, -b) - max(0, -a)) for d, (b, a) in enumerate(zip(before, after))}
     if any(count < 0 for _, _, count in kept.values()):
-        raise n.fail(f"pads {pads} leave nothing of {x}")
+        raise n.fail(f"pads {pads} remove more elements than {x} has")
     x = n.build.cut(x, kept)
     before, after = [max(0, b) for b in before], [max(0, a) for a in after]
     if not any(before) and not any(after):
@@ -230,7 +230,7 @@ def _range(n: NodeReader) -> Value:
 
 
 def bounded(n: NodeReader, count: int) -> int:
-    """A number of elements that may be made at import."""
+    """Returns a number of elements, checked against the limit of elements made at import."""
     if count > 1 << 24:
         raise n.fail(f"would make {count:,} elements")
     return count
@@ -252,7 +252,7 @@ def _trilu(n: NodeReader) -> Value:
 
 
 def _one_hot(n: NodeReader) -> Value:
-    """where(indices (counted from the end if negative) == position, on, off)."""
+    """Imports OneHot: where(indices (counted from the end if negative) == position, on, off)."""
     b, indices, depth = n.build, n.input(0), n.scalar(1)
     rank = indices.rank + 1
     along = n.axis(-1, rank)
@@ -270,7 +270,7 @@ def _one_hot(n: NodeReader) -> Value:
 
 
 def _nonzero(n: NodeReader) -> Value:
-    """Indices of the non-zero elements, a row per dimension: of a scalar, shape (0, 0) or (0, 1)."""
+    """Imports NonZero: indices of the non-zero elements, a row per dimension; of a scalar, shape (0, 0) or (0, 1)."""
     x = n.array(0)
     found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
     bounded(n, found.size)

@@ -14,7 +14,7 @@ from stormdrop.graph.graph import Array, Value
 
 
 def _grams(n: NodeReader) -> dict[int, tuple[Array, Array]]:
-    """For each length the n-grams [count, length] of the pool, and the output column of each."""
+    """Returns for each length the n-grams [count, length] of the pool, and their output columns."""
     if not n.has("pool_int64s"):
         raise n.unsupported("n-grams of texts")
     pool, starts, columns = (n.integers(key) for key in ("pool_int64s", "ngram_counts", "ngram_indexes"))
@@ -33,7 +33,7 @@ def _grams(n: NodeReader) -> dict[int, tuple[Array, Array]]:
 
 
 def _count(n: NodeReader, x: Value, grams: Array, skip: int) -> Value | None:
-    """How often each n-gram occurs in the rows of x [rows, extent], `skip` elements apart; None where none fits."""
+    """Returns the count of each n-gram in the rows of x [rows, extent], `skip` elements apart; None if none fits."""
     b = n.build
     count, length = grams.shape
     places = x.shape[1] - (length - 1) * (skip + 1)
@@ -57,11 +57,11 @@ def _total(n: NodeReader, counts: Sequence[Value | None], shape: tuple[int, int]
 
 
 def _tf_idf(n: NodeReader) -> Value:
-    """Columns are counts, or whether there is any, each times its weight as the mode says."""
+    """Imports TfIdfVectorizer: columns are counts or, by the mode, presence, each times its weight."""
     b, source = n.build, n.input(0)
     mode = n.text("mode")
     if mode not in ("TF", "IDF", "TFIDF") or source.rank not in (1, 2):
-        raise n.fail(f"there is no mode {mode} of {source}")
+        raise n.fail(f"mode must be TF, IDF or TFIDF and the input a vector or matrix, got {mode} and {source}")
     x = b.cast(b.reshape(source, (1, *source.shape)) if source.rank == 1 else source, "i64")
     least, most, skips = (n.integer(key) for key in ("min_gram_length", "max_gram_length", "max_skip_count"))
     width = max(n.integers("ngram_indexes"), default=-1) + 1

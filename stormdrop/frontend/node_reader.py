@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from stormdrop.errors import ModelError, UnsupportedOperator, UserError
+from stormdrop.frontend.bindings import Binding, ValueSequence
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, AttributeReader, Value, shown
 
 
 def qualified(domain: str, op: str) -> str:
-    """An operator as errors and reports name it: standard ones without their domain."""
+    """Returns an operator's name for errors and reports: standard operators have no domain."""
     return shown(op) if domain in ("", "ai.onnx") else f"{shown(domain)}.{shown(op)}"
 
 
@@ -28,12 +29,12 @@ class NeedsConstant(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class NodeReader(AttributeReader):
-    """`inputs` holds None where an optional input is left out; `outputs` is empty text where a result is not wanted."""
+    """A node and its inputs. Omitted optional inputs are None in `inputs`; unused results are empty in `outputs`."""
 
     op: str
     name: str
     version: int
-    inputs: Sequence[Value | None]
+    inputs: Sequence[Binding | None]
     outputs: Sequence[str]
     attributes: Mapping[str, Any]
     build: GraphBuilder
@@ -43,14 +44,27 @@ class NodeReader(AttributeReader):
         return UserError(f"{self.op} node {shown(self.name)}: {message}")
 
     def unsupported(self, what: str) -> UnsupportedOperator:
-        """The node is right, but asks for something that no importer does."""
+        """Returns the error for a valid node that needs an unsupported feature."""
         operator = qualified(self.domain, self.op)
         return UnsupportedOperator(f"{self.op} node {shown(self.name)}: {what}: not supported", [operator])
 
     # Inputs
 
-    def optional(self, k: int) -> Value | None:
+    def binding(self, k: int) -> Binding | None:
+        """Returns an input of any kind."""
         return self.inputs[k] if k < len(self.inputs) else None
+
+    def sequence(self, k: int) -> ValueSequence:
+        binding = self.binding(k)
+        if not isinstance(binding, ValueSequence):
+            raise self.fail(f"input {k} must be a sequence, got {binding or 'nothing'}")
+        return binding
+
+    def optional(self, k: int) -> Value | None:
+        binding = self.binding(k)
+        if isinstance(binding, ValueSequence):
+            raise self.fail(f"input {k} must be a tensor, got {binding}")
+        return binding if isinstance(binding, Value) else None
 
     def input(self, k: int) -> Value:
         value = self.optional(k)
@@ -59,10 +73,10 @@ class NodeReader(AttributeReader):
         return value
 
     def given(self) -> list[Value]:
-        return [v for v in self.inputs if v is not None]
+        return [v for k in range(len(self.inputs)) if (v := self.optional(k)) is not None]
 
     def array(self, k: int) -> Array:
-        """The value of an input that must be known now."""
+        """Returns the value of an input that must be constant."""
         value = self.input(k)
         array = self.build.array(value)
         if array is None:
@@ -71,14 +85,14 @@ class NodeReader(AttributeReader):
         return array
 
     def scalar(self, k: int) -> Any:
-        """The one number that an input holds, which must be known now."""
+        """Returns the single number of an input, which must be constant."""
         array = self.array(k)
         if array.size != 1:
             raise self.fail(f"input {k} ({self.input(k)}) must hold one number")
         return array.reshape(()).item()
 
     def vector(self, k: int) -> list[Any]:
-        """The numbers that an input of one dimension holds, which must be known now."""
+        """Returns the numbers of an input of one dimension, which must be constant."""
         array = self.array(k)
         if array.ndim != 1:
             raise self.fail(f"input {k} ({self.input(k)}) must have one dimension")
@@ -96,12 +110,12 @@ class NodeReader(AttributeReader):
         return key in self.attributes
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A float attribute, which ONNX keeps in f32; so are the defaults, whatever the type of the operands."""
+        """Returns a float attribute in f32, as ONNX stores it; defaults are rounded too, for operands of any type."""
         with np.errstate(over="ignore"):
             return float(np.float32(AttributeReader.number(self, key, default)))
 
     def integers_of(self, key: str, k: int) -> Sequence[int] | None:
-        """Integers that older versions give as an attribute and newer ones as input k; None where neither is there."""
+        """Returns integers from an attribute (older versions) or from input k (newer versions); None without both."""
         if self.has(key):
             return self.integers(key)
         array = self.optional_array(k)

@@ -1,4 +1,4 @@
-"""The nodes of a file: those of its subgraphs too, the text of their names, and the order in which they can run."""
+"""The nodes of a file: nodes of subgraphs, the text of their names, and a valid execution order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stormdrop.graph.graph import shown
 
 
 def subgraphs(node: Any) -> list[Any]:
-    """The branches and loop bodies that a node holds."""
+    """Returns the branches and loop bodies that a node holds."""
     return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
 
 
 def nested(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The nodes and those of their subgraphs, at any depth, without recursion."""
+    """Yields the nodes and the nodes of their subgraphs, at any depth, without recursion."""
     stack = list(nodes)
     while stack:
         node = stack.pop()
@@ -28,9 +28,9 @@ def label_of(node: Any) -> str:
 
 
 def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
-    """The nodes with producers first, in linear time.
+    """Returns the nodes with producers first, in linear time.
 
-    Raises UserError for cycles and for values that nothing computes.
+    Raises UserError for cycles and for values without a producer.
     """
     producers: dict[str, int] = {}
     for k, node in enumerate(nodes):
@@ -68,7 +68,7 @@ def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
 
 
 def read_names(node: Any) -> Iterable[str]:
-    """Every outer name that a node reads, those of its branches included."""
+    """Yields every outer name that a node reads, including the names that its branches read."""
     yield from (i for i in node.input if i)
     stack: list[tuple[Any, frozenset[str]]] = [(g, frozenset()) for g in subgraphs(node)]
     while stack:
@@ -81,7 +81,7 @@ def read_names(node: Any) -> Iterable[str]:
 
 
 def check_names(model: Any) -> None:
-    """Raise UserError for the first name that is no text: protocol buffers give bytes for those that are no UTF-8."""
+    """Raises UserError for the first name that is not UTF-8: protocol buffers return such names as bytes."""
     for text in _texts(model):
         if not isinstance(text, str):
             name = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

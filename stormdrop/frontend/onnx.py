@@ -3,16 +3,16 @@
     g = load("resnet50.onnx")                                        # or bytes, or an onnx.ModelProto
     g = load("m.onnx", shapes={"input": (1, 3, 224, 224)}, constants={"axes": np.array([1])})
 
-All shapes are numbers afterwards: a symbolic dimension takes its number from `shapes` (of any input that has it), else
-1, which is announced. Inputs that decide shapes can be bound with `constants`. Nodes are imported in order, each
-input's shape and, if it is a constant, its value being known; so shape arithmetic folds away as it is met. What an
-importer does not know is expanded by the function body that ONNX gives for it, or refused: one error names all such
-operators.
+All shapes of a graph are numbers. A symbolic dimension takes its number from `shapes` (of any input that has it), else
+1, which is announced. Inputs that decide shapes can be bound with `constants`.
+
+Nodes are imported in order, with the shapes of their inputs and the values of constant inputs, so shape arithmetic
+folds at once. An operator without an importer is expanded by the function body that ONNX gives for it, or refused: one
+error names all such operators.
 """
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
+from stormdrop.errors import Unsupported, UnsupportedOperator, UserError, warn
+from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED
-from stormdrop.frontend.located import located
+from stormdrop.frontend.located import located, with_remedies
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
@@ -35,6 +36,7 @@ from stormdrop.frontend.movement import MOVEMENT
 from stormdrop.frontend.ngrams import NGRAMS
 from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.nodes import check_names, label_of, ordered
+from stormdrop.frontend.open_dimensions import declared_dimensions
 from stormdrop.frontend.optionals import OPTIONALS
 from stormdrop.frontend.parsed import ParsedModel, is_standard, parsed, version_of
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
@@ -44,15 +46,16 @@ from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
 from stormdrop.frontend.schema import check, form_of
+from stormdrop.frontend.sequences import SEQUENCES
 from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of
-from stormdrop.frontend.training import TRAINING
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Array, Graph, Value, shown
-from stormdrop.ir.expr import NUMPY, Dtype
+from stormdrop.ir.conversion import converted
+from stormdrop.ir.expr import Dtype
+from stormdrop.ir.shape import dimensions_text
 
-log = logging.getLogger("stormdrop")
 MOST_NESTED = 32
 T = TypeVar("T")
 
@@ -69,13 +72,13 @@ IMPORTERS: dict[str, Importer] = {
     **MATRICES,
     **NGRAMS,
     **OPTIONALS,
+    **SEQUENCES,
     **UNDER_THE_STANDARD_NAME,
     **QUANTIZED,
 }
 DOMAINS: dict[str, dict[str, Importer]] = {
     "": IMPORTERS,
     "ai.onnx.ml": LEARNED,
-    "ai.onnx.preview.training": TRAINING,
     "com.microsoft": {**MICROSOFT, **MICROSOFT_QUANTIZED},
 }
 """Importers by the domain and the name of their operators."""
@@ -88,9 +91,10 @@ def load(
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """Read a model; `operators` are the caller's own, and come before all others.
+    """Reads a model; the caller's `operators` take precedence over all built-in operators.
 
-    Raises ModelError for files that are not ONNX, and for models that cannot be imported, saying where and why.
+    Raises ModelError for files that are not ONNX, and for models that cannot be imported, with the place and the
+    reason.
     """
     return load_parsed(parsed(model), shapes, constants, operators)
 
@@ -101,8 +105,9 @@ def load_parsed(
     constants: Mapping[str, ArrayLike] | None = None,
     operators: Sequence[CustomOperator] = (),
 ) -> Graph:
-    """As `load`, of a model that is parsed already; its proto may be changed by this. Raises ModelError."""
-    return imported(file, shapes, constants, operators, lambda *given: ModelImport(*given).run())
+    """Reads a parsed model as `load` does; its proto may be changed. Raises ModelError."""
+    with with_remedies():
+        return imported(file, shapes, constants, operators, lambda *given: ModelImport(*given).run())
 
 
 def imported(
@@ -112,7 +117,7 @@ def imported(
     operators: Sequence[CustomOperator],
     run: Callable[..., T],
 ) -> T:
-    """What `run` makes of a model: it takes what a `ModelImport` takes. Its errors name the model."""
+    """Returns the result of `run` on a model; `run` takes the arguments of `ModelImport`. Errors name the model."""
     with located(file.label, file=file.path):
         given = _by_name(shapes, "shapes", lambda shape: tuple(map(operator.index, shape)), "shape")
         bound = _by_name(constants, "constants", np.asarray, "array")
@@ -123,13 +128,13 @@ def imported(
 
 
 def check_operators(file: ParsedModel, operators: Sequence[CustomOperator] = ()) -> None:
-    """Raises UnsupportedOperator that names all operators of a model that are not supported, whatever the shapes."""
-    with located(file.label, file=file.path):
+    """Raises UnsupportedOperator with all unsupported operators of a model, for any shapes."""
+    with with_remedies(), located(file.label, file=file.path):
         ModelImport(file.proto, file.folder, {}, {}, importers_of(operators)).check_operators()
 
 
 def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str) -> dict[str, Any]:
-    """What the user gave for inputs, each converted. Raises UserError where that is not `wanted`."""
+    """Returns the user's values by input name, each converted. Raises UserError if a value is not `wanted`."""
     if given is not None and not isinstance(given, Mapping):
         raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
     found: dict[str, Any] = {}
@@ -144,7 +149,7 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
 
 
 def _tensor_type(type: Any) -> Any:
-    """The type of a tensor, or of an optional one, which is taken as given; empty for anything else."""
+    """Returns the type of a tensor, or of an optional tensor, which is assumed present; empty for any other type."""
     return type.optional_type.elem_type.tensor_type if type.HasField("optional_type") else type.tensor_type
 
 
@@ -179,15 +184,15 @@ class ModelImport:
                 raise Unsupported(f"output {shown(o.name)} is no tensor but a {kind}, which is not supported")
             if o.name not in env:
                 raise UserError(f"output {shown(o.name)} is computed by no node")
-            outputs.append(env[o.name])
+            outputs.append(tensor_of(env[o.name], f"output {shown(o.name)}"))
         if not outputs:
             raise UserError("it has no outputs")
         return self.build.graph(outputs, self.output_names(), graph.name or "model", self.version)
 
-    def _interface(self) -> dict[str, Value]:
-        """The values that no node computes, by name."""
+    def _interface(self) -> dict[str, Binding]:
+        """Returns the values that no node computes, by name."""
         graph = self.proto.graph
-        env: dict[str, Value] = {}
+        env: dict[str, Binding] = {}
         for tensor in graph.initializer:
             self._constant(tensor, env)
         if graph.sparse_initializer:
@@ -195,7 +200,7 @@ class ModelImport:
         self._inputs(graph.input, env)
         return env
 
-    def _constant(self, tensor: Any, env: dict[str, Value]) -> None:
+    def _constant(self, tensor: Any, env: dict[str, Binding]) -> None:
         self._initializer(tensor, env)
 
     def output_names(self) -> list[str]:
@@ -205,7 +210,7 @@ class ModelImport:
         return names
 
     def _importer(self, node: Any) -> Importer | None:
-        """The caller's own, or that of the package."""
+        """Returns the caller's own importer, or the package's."""
         domain = "" if is_standard(node.domain) else node.domain
         return self.own.get((domain, node.op_type)) or DOMAINS.get(domain, {}).get(node.op_type)
 
@@ -218,7 +223,7 @@ class ModelImport:
         self._check_known(self.proto.graph.node)
 
     def _check_known(self, nodes: Iterable[Any]) -> None:
-        """One error for all operators that nobody knows."""
+        """Raises one error for all unsupported operators."""
         missing: dict[str, list[str]] = {}
         for node in nodes:
             if not self._is_known(node):
@@ -234,14 +239,14 @@ class ModelImport:
 
     # Inputs and constants
 
-    def _initializer(self, tensor: Any, env: dict[str, Value]) -> None:
+    def _initializer(self, tensor: Any, env: dict[str, Binding]) -> None:
         if tensor.name in env:
             raise UserError(f"constant {shown(tensor.name)} is defined twice")
         self.build.node = tensor.name
         array = array_of(tensor, self.folder, f"constant {shown(tensor.name)}")
         env[tensor.name] = self.build.constant(array, name=tensor.name)
 
-    def _inputs(self, declared: Sequence[Any], env: dict[str, Value]) -> None:
+    def _inputs(self, declared: Sequence[Any], env: dict[str, Binding]) -> None:
         names = [i.name for i in declared if i.name not in env]
         for what, table in (("shapes", self.shapes), ("constants", self.given)):
             for name in table:
@@ -257,7 +262,7 @@ class ModelImport:
         for i in listed:
             self._input(i, env)
 
-    def _input(self, i: Any, env: dict[str, Value]) -> None:
+    def _input(self, i: Any, env: dict[str, Binding]) -> None:
         dtype = self._type(i)
         if i.name in self.given:
             env[i.name] = self._given(i.name, dtype)
@@ -271,25 +276,27 @@ class ModelImport:
         return element_type(declared.elem_type, f"input {shown(i.name)}")
 
     def _given(self, name: str, dtype: Dtype) -> Value:
-        array = self.given[name]
-        if array.dtype != NUMPY[dtype]:
-            raise UserError(f"constants= gives {array.dtype} for {shown(name)}, which is {dtype}")
-        return self.build.constant(array.copy(), name=name)
+        given = self.given[name]
+        try:
+            array = converted(given, dtype)
+        except UserError as error:
+            raise UserError(f"constants= gives {shown(name)}, which is {dtype}, an array that {error}") from error
+        return self.build.constant(array.copy() if array is given else array, name=name)
 
     def _bind(self, i: Any, shape: tuple[int, ...]) -> None:
         declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             return
-        dims = declared.shape.dim
+        dims = declared_dimensions(i.name, declared.shape)
         if len(dims) != len(shape) or min(shape, default=0) < 0:
             raise UserError(f"input {shown(i.name)} has {len(dims)} dimensions, but the shape {shape} is given")
         for d, n in zip(dims, shape):
-            if d.HasField("dim_value"):
-                if d.dim_value != n and d.dim_value > 0:
-                    fixed = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims]
-                    raise UserError(f"input {shown(i.name)} has the fixed shape {fixed}, but {shape} is given")
-            elif d.dim_param and (known := self.symbols.setdefault(d.dim_param, n)) != n:
-                raise UserError(f"dimension {shown(d.dim_param)} is given both as {known} and as {n}")
+            if isinstance(d, str):
+                if (known := self.symbols.setdefault(d, n)) != n:
+                    raise UserError(f"dimension {shown(d)} is given both as {known} and as {n}")
+            elif d not in (0, n):
+                fixed = ", ".join(map(shown, dimensions_text(i.name, dims)))
+                raise UserError(f"input {shown(i.name)} has the fixed shape [{fixed}], but {shape} is given")
 
     def _shape(self, i: Any) -> tuple[int, ...]:
         if i.name in self.shapes:
@@ -297,29 +304,21 @@ class ModelImport:
         declared = _tensor_type(i.type)
         if not declared.HasField("shape"):
             raise UserError(f"input {shown(i.name)} has no shape; give one (shapes=, or --shapes)")
-        shape: list[int] = []
-        for d, dim in enumerate(declared.shape.dim):
-            if dim.HasField("dim_value"):
-                if dim.dim_value < 0:
-                    raise UserError(f"input {shown(i.name)} has the negative dimension {dim.dim_value}")
-                shape.append(int(dim.dim_value))
-            elif dim.dim_param and dim.dim_param in self.symbols:
-                shape.append(self.symbols[dim.dim_param])
-            else:
-                symbol = dim.dim_param or f"{i.name}[{d}]"
-                told = "input %s: dimension %s is open and taken as 1; give the input a shape (shapes=, or --shapes)"
-                log.warning(told, shown(i.name), shown(symbol))
-                self.symbols[symbol] = 1
-                shape.append(1)
-        return tuple(shape)
+        dims = declared_dimensions(i.name, declared.shape)
+        for d, text in zip(dims, dimensions_text(i.name, dims)):
+            if isinstance(d, str) and d not in self.symbols:
+                remedy = "is open and taken as 1; give the input a shape (shapes=, or --shapes)"
+                warn(f"input {shown(i.name)}: dimension {shown(text)} {remedy}")
+                self.symbols[d] = 1
+        return tuple(self.symbols[d] if isinstance(d, str) else d for d in dims)
 
     # Nodes
 
-    def _import(self, nodes: Iterable[Any], env: dict[str, Value], depth: int) -> None:
+    def _import(self, nodes: Iterable[Any], env: dict[str, Binding], depth: int) -> None:
         for node in nodes:
             self._import_node(node, env, depth)
 
-    def _import_node(self, node: Any, env: dict[str, Value], depth: int) -> None:
+    def _import_node(self, node: Any, env: dict[str, Binding], depth: int) -> None:
         label = label_of(node)
         operator = qualified(node.domain, node.op_type)
         self.build.node = label
@@ -334,7 +333,7 @@ class ModelImport:
             message = f"{node.op_type} node {shown(label)}: its output {shown(missing[0])} is not supported"
             raise UnsupportedOperator(message, [operator])
 
-    def _node(self, node: Any, env: dict[str, Value], depth: int, label: str) -> None:
+    def _node(self, node: Any, env: dict[str, Binding], depth: int, label: str) -> None:
         inputs = [env[i] if i else None for i in node.input]
         is_own = ("" if is_standard(node.domain) else node.domain, node.op_type) in self.own
         if is_standard(node.domain) and not is_own:
@@ -351,16 +350,16 @@ class ModelImport:
         form = form_of(node.op_type, self.version) if is_standard(node.domain) else None
         halves: list[Dtype | None] = [None] * len(node.output)
         if node.op_type not in MOVES:
-            halves = result_types(form, inputs, len(node.output))
+            halves = result_types(node.op_type, form, inputs, len(node.output))
             inputs = widened(self.build, inputs)
         names = list(node.output)
         reader = NodeReader(node.op_type, label, self.version, inputs, names, attributes, self.build, node.domain)
         results = importer(reader)
-        listed = [results] if isinstance(results, Value) else list(results)
-        for o, value, half in zip(node.output, listed, halves):
-            value = narrowed(self.build, value, half)
-            if o and value is not None:
-                env[o] = self.build.rename(value, o, since)
+        listed = [results] if isinstance(results, Binding) else list(results)
+        for o, binding, half in zip(node.output, listed, halves):
+            binding = narrowed(self.build, binding, half)
+            if o and binding is not None:
+                env[o] = self.build.rename(binding, o, since) if isinstance(binding, Value) else binding
 
     def _attribute(self, a: Any, label: str) -> Any:
         kind = a.type or _kind(a)
@@ -376,19 +375,21 @@ class ModelImport:
                 return list(value)
             case 8:
                 return [v.decode("utf-8", "replace") for v in value]
+            case 13:  # the type of an empty optional value, which has no reader
+                return None
             case _:
                 raise Unsupported(f"attribute {shown(a.name)} is of a kind that is not supported")
 
     def _function(
-        self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int, label: str
+        self, node: Any, inputs: Sequence[Binding | None], env: dict[str, Binding], depth: int, label: str
     ) -> None:
-        """A composite operator: the body that ONNX defines for it, imported in place."""
+        """Imports the body that ONNX defines for a composite operator, in place."""
         if depth >= MOST_NESTED:
             raise UserError("functions are nested too deeply")
         body = body_of(node, self.versions, inputs)
         if body is None:
             raise UserError("ONNX gives no body for these inputs")
-        inner = {formal: value for formal, value in zip(body.input, inputs) if value is not None}
+        inner: dict[str, Binding] = {formal: v for formal, v in zip(body.input, inputs) if v is not None}
         nodes = bound_nodes(body, schema_of(node, self.versions), node, inner, label)
         outside = self.version
         self.version = next((int(o.version) for o in body.opset_import if is_standard(o.domain)), outside)
@@ -399,12 +400,12 @@ class ModelImport:
             if o and formal in inner:
                 env[o] = inner[formal]
 
-    def _branch(self, node: Any, inputs: Sequence[Value | None], env: dict[str, Value], depth: int) -> None:
-        """Subgraphs, imported in place: the branch that is taken, or the body of a loop of known length."""
+    def _branch(self, node: Any, inputs: Sequence[Binding | None], env: dict[str, Binding], depth: int) -> None:
+        """Imports subgraphs in place: the chosen branch, or the body of a loop of known length."""
         if depth >= MOST_NESTED:
             raise UserError("subgraphs are nested too deeply")
 
-        def run(body: Any, bound: Mapping[str, Value]) -> list[Value]:
+        def run(body: Any, bound: Mapping[str, Binding]) -> list[Binding]:
             return self._body(body, {**env, **bound}, depth + 1)
 
         match node.op_type:
@@ -413,22 +414,20 @@ class ModelImport:
             case "Scan":
                 if self.version < 9:
                     raise Unsupported("Scan of operator set 8 is not supported")
-                results = unroll_scan(node, [v for v in inputs if v is not None], self.build, run)
+                results = unroll_scan(node, inputs, self.build, run)
             case _:
                 results = unroll_loop(node, inputs, self.build, run)
-        for o, value in zip(node.output, results):
-            if o:
-                env[o] = value
+        env.update((o, binding) for o, binding in zip(node.output, results) if o)
 
-    def _taken(self, node: Any, condition: Value | None) -> Any:
-        assert condition is not None  # `check` refuses a node without it
+    def _taken(self, node: Any, condition: Binding | None) -> Any:
+        assert isinstance(condition, Value)  # `check` refuses other nodes
         wanted = "then_branch" if known_number(self.build, condition, "its condition") else "else_branch"
         body = next((a.g for a in node.attribute if a.name == wanted), None)
         if body is None or len(body.output) < len(node.output):
             raise UserError(f"it has no {wanted} with {len(node.output)} outputs")
         return body
 
-    def _body(self, body: Any, inner: dict[str, Value], depth: int) -> list[Value]:
+    def _body(self, body: Any, inner: dict[str, Binding], depth: int) -> list[Binding]:
         self._written += 1 + len(body.node) + len(inner) // 64  # names are copied for every step
         if self._written > MOST_NODES:
             raise UserError(f"written out it would have more than {MOST_NODES:,} nodes")
@@ -447,9 +446,9 @@ class ModelImport:
 
 
 _FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints", 8: "strings"}
-"""Where an attribute of each kind holds its value."""
+"""The field in which an attribute of each kind holds its value."""
 
 
 def _kind(a: Any) -> int:
-    """Files of the first versions leave the kind out."""
+    """Returns the kind of an attribute, which files of the first versions omit."""
     return next((kind for kind, name in _FIELDS.items() if (a.HasField(name) if kind < 5 else getattr(a, name))), 0)

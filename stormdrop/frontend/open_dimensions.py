@@ -1,10 +1,10 @@
-"""What an ONNX model leaves open: the declared inputs and outputs, and the model without its large weights.
+"""The open dimensions of an ONNX model: its declared inputs and outputs, and the model without its large weights.
 
     file = parsed("gpt2.onnx")
     interface(file).inputs                  # (ids: i64[batch, sequence],)
     shape_only = skeleton(file)             # imported in milliseconds, at any size
 
-Invariant: the sizes of open dimensions decide nothing here.
+Invariant: results here do not depend on the sizes of open dimensions.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from stormdrop.frontend.pointwise import element_type
 from stormdrop.frontend.tensors import EXTERNAL, array_of
 from stormdrop.graph.graph import Array, shown
 from stormdrop.ir.expr import FLOATS, Dtype
+from stormdrop.ir.shape import anonymous, dimensions_text
 
 Dimension = int | str
 """A number, or the name of an open dimension."""
 
+NAMELESS = frozenset({"", "?", "-1", "None"})
+"""Texts that exporters write in place of the name of an open dimension."""
+
 MOST_SKELETON_ELEMENTS = 4096
-"""Constants of more elements are not part of a skeleton: no operator takes that many axes, sizes or bounds."""
+"""The largest constant, in elements, that a skeleton keeps: axes, sizes and bounds are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPort:
-    """An input or output as the file declares it; `dimensions` is None where not even their number is known."""
+    """An input or output as the file declares it; `dimensions` is None if even their number is unknown."""
 
     name: str
     dimensions: tuple[Dimension, ...] | None
@@ -40,6 +44,10 @@ class DeclaredPort:
     @property
     def is_open(self) -> bool:
         return self.dimensions is None or any(isinstance(d, str) for d in self.dimensions)
+
+    def __str__(self) -> str:
+        inside = "…" if self.dimensions is None else ", ".join(dimensions_text(self.name, self.dimensions))
+        return f"{self.name}: {self.dtype}[{inside}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +60,9 @@ class Interface:
 
 
 def interface(file: ParsedModel, bound: Collection[str] = ()) -> Interface:
-    """What a file declares; inputs that are `bound` or have an initial value are not given by the caller.
+    """Returns the declarations of a file. Excluded are inputs that are `bound` or have an initial value.
 
-    Raises UserError for inputs and outputs that are no tensors, or of a type that is not supported.
+    Raises UserError for inputs and outputs that are not tensors, or of a type that is not supported.
     """
     graph = file.proto.graph
     known = {tensor.name for tensor in graph.initializer} | set(bound)
@@ -72,18 +80,26 @@ def _declared(value: Any, what: str, label: str) -> DeclaredPort:
     dtype = element_type(tensor.elem_type, f"{label}: {what} {shown(value.name)}")
     if not tensor.HasField("shape"):
         return DeclaredPort(value.name, None, dtype)
-    dimensions: list[Dimension] = []
-    for d, dim in enumerate(tensor.shape.dim):
+    return DeclaredPort(value.name, declared_dimensions(value.name, tensor.shape), dtype)
+
+
+def declared_dimensions(name: str, shape: Any) -> tuple[Dimension, ...]:
+    """Returns the dimensions of the onnx.TensorShapeProto of an input or output.
+
+    Negative numbers, `?` and their like are dimensions without a name. They are independent of each other.
+    """
+
+    def dimension(position: int, dim: Any) -> Dimension:
         if dim.HasField("dim_value"):
-            dimensions.append(int(dim.dim_value))
-        else:
-            dimensions.append(dim.dim_param or f"{value.name}[{d}]")
-    return DeclaredPort(value.name, tuple(dimensions), dtype)
+            return int(dim.dim_value) if dim.dim_value >= 0 else anonymous(name, position)
+        return anonymous(name, position) if dim.dim_param in NAMELESS else str(dim.dim_param)
+
+    return tuple(dimension(k, dim) for k, dim in enumerate(shape.dim))
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A model whose large float constants are inputs without values. `parameters` are their names."""
+    """A model with its large float constants turned into inputs without values. `parameters` are their names."""
 
     data: bytes
     parameters: frozenset[str]
@@ -98,7 +114,7 @@ class Skeleton:
 
 
 def skeleton(file: ParsedModel) -> Skeleton:
-    """The model without the values of its large float constants, and without external data."""
+    """Returns the model without the values of its large float constants, and without external data."""
     from onnx import ModelProto
 
     proto = file.proto
@@ -134,13 +150,13 @@ def _is_large(tensor: Any, label: str) -> bool:
 
 
 def parameters(file: ParsedModel, names: Collection[str]) -> Mapping[str, Array]:
-    """The values of constants by their names."""
+    """Returns the values of constants by their names."""
     wanted = [t for t in file.proto.graph.initializer if t.name in names]
     return {t.name: array_of(t, file.folder, f"constant {shown(t.name)}") for t in wanted}
 
 
 def external_digest(file: ParsedModel) -> str:
-    """The identity of a model's external data. Reads all of it."""
+    """Returns the identity of a model's external data. Reads all of it."""
     digest = sha256()
     for tensor in file.proto.graph.initializer:
         if tensor.data_location == EXTERNAL:

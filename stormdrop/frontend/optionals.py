@@ -1,25 +1,30 @@
-"""Optional values. What is there is known when a model is loaded: a value, or nothing."""
+"""Optional values. The presence of an element is a constant when a model is loaded."""
 
 from __future__ import annotations
 
+from stormdrop.frontend.bindings import Binding, EmptyOptional
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer
 from stormdrop.graph.graph import Value
 
 
-def _element(n: NodeReader) -> Value:
-    value = n.optional(0)
-    if value is None:
+def _optional(n: NodeReader) -> Binding:
+    return n.binding(0) or EmptyOptional()
+
+
+def _element(n: NodeReader) -> Binding:
+    binding = n.binding(0)
+    if binding is None or isinstance(binding, EmptyOptional):
         raise n.unsupported("an optional value that is not there")
-    return value
+    return binding
 
 
 def _has_element(n: NodeReader) -> Value:
-    return n.build.constant(n.optional(0) is not None)
+    return n.build.constant(not isinstance(n.binding(0), EmptyOptional | None))
 
 
 OPTIONALS: dict[str, Importer] = {
-    "Optional": _element,
+    "Optional": _optional,
     "OptionalGetElement": _element,
     "OptionalHasElement": _has_element,
 }

@@ -23,12 +23,12 @@ class ParsedModel:
 
     @property
     def path(self) -> str | None:
-        """Of its file, if it came from one."""
+        """The path of the model's file; None if it came from memory."""
         return self.label if self.folder is not None else None
 
 
 def parsed(model: Any) -> ParsedModel:
-    """Raises ModelError for anything but a path, bytes or an onnx.ModelProto."""
+    """Returns the parsed model of a path, bytes or an onnx.ModelProto. Raises ModelError for any other argument."""
     with located(file=os.fsdecode(model) if isinstance(model, (str, os.PathLike)) else None):
         return _parsed(model)
 
@@ -66,10 +66,10 @@ def is_standard(domain: str) -> bool:
 
 
 def version_of(proto: Any) -> int:
-    """The version of the standard operators. Raises UserError where it is missing, ambiguous or not supported.
+    """Returns the version of the standard operators. Raises UserError if it is missing, ambiguous or not supported.
 
-    A model without standard operators need not say one. A version before the oldest one that is supported will do
-    where all its operators are still the same in that.
+    A model without standard operators may omit the version. A version before the oldest supported version is accepted
+    if all its operators are unchanged in the oldest supported version.
     """
     versions = [int(o.version) for o in proto.opset_import if is_standard(o.domain)]
     standard = {n.op_type for n in nested(proto.graph.node) if is_standard(n.domain)}

@@ -8,13 +8,14 @@ from functools import reduce
 import numpy as np
 
 from stormdrop.errors import Unsupported
+from stormdrop.frontend.bindings import Binding
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Attribute, Value, shown
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
-from stormdrop.ops.scalar import fits_f32
+from stormdrop.ir.power import fits_f32
 
-Results = Value | Sequence[Value | None]
+Results = Binding | Sequence[Binding | None]
 Importer = Callable[[NodeReader], Results]
 
 ELEMENT_TYPES: dict[int, Dtype] = {
@@ -32,13 +33,13 @@ ELEMENT_TYPES: dict[int, Dtype] = {
     13: "u64",
     9: "bool",
 }
-"""By the number in ONNX's TensorProto.DataType."""
+"""The element types by their numbers in ONNX's TensorProto.DataType."""
 NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize", "PointwiseFormula"})
-"""Elementwise operators of graphs that ONNX does not have."""
+"""Elementwise operators of graphs that ONNX lacks."""
 
 
 def element_type(code: int, what: str) -> Dtype:
-    """The element type that ONNX gives this number. Raises Unsupported, naming `what`, for the others."""
+    """Returns the element type with this number in ONNX. Raises Unsupported, naming `what`, for unsupported types."""
     from onnx import TensorProto
 
     if code not in ELEMENT_TYPES:
@@ -49,7 +50,7 @@ def element_type(code: int, what: str) -> Dtype:
 
 
 def _with(op: str, **defaults: float | str) -> Importer:
-    """One node of the graph: `defaults` are the attributes it takes, of the kind of their default."""
+    """Returns an importer to one node; `defaults` are its attributes, with the type of their default."""
 
     def importer(n: NodeReader) -> Value:
         attributes: dict[str, Attribute] = {}
@@ -118,7 +119,7 @@ def _pow(n: NodeReader) -> Value:
 
 
 def _clip(n: NodeReader) -> Value:
-    """min(max(x, low), high), in this order: where low > high, all is high. Bounds that are known become attributes.
+    """Imports min(max(x, low), high), in this order: if low > high, all is high. Constant bounds become attributes.
 
     A bound that is not given is the largest finite number, by ONNX's text: an infinity does not pass a Clip.
     """
@@ -143,12 +144,12 @@ def _clip(n: NodeReader) -> Value:
     return n.build.emit("Clip", x, **known) if known else x
 
 
-def _identity(n: NodeReader) -> Value:
-    return n.input(0)
+def _identity(n: NodeReader) -> Binding:
+    return n.binding(0) or n.input(0)
 
 
 def _dropout(n: NodeReader) -> Results:
-    """Inference: the input itself, and a mask of ones."""
+    """Imports Dropout for inference: the input itself, and a mask of ones."""
     if n.optional(2) is not None and bool(n.scalar(2)):
         rate = n.number("ratio", 0.5) if n.optional(1) is None else n.scalar(1)
         if float(rate) != 0.0:
@@ -158,7 +159,7 @@ def _dropout(n: NodeReader) -> Results:
 
 
 def _bit_not(n: NodeReader) -> Value:
-    """~x = -x - 1."""
+    """Imports ~x = -x - 1."""
     x = n.input(0)
     return n.build.emit("Sub", n.build.emit("Neg", x), n.build.number(1, x))
 

@@ -1,7 +1,7 @@
-"""ONNX's quantised operators: what QuantizeLinear and DequantizeLinear say, and products summed exactly in integers.
+"""ONNX's quantised operators: QuantizeLinear, DequantizeLinear, and products summed exactly in integers.
 
 A quantised number q stands for (q - zero) · scale. Products subtract the zero points in i16, where differences of 8-bit
-numbers fit, and sum in i32; padding adds zeros to the differences, which are zero points of the image. The sum is
+numbers fit, and sum in i32. Padding adds zeros to the differences, so the image is padded with zero points. The sum is
 rounded once: round(f32(sum) · (scale_x · scale_w / scale_y)) + zero_y, half to even, saturated.
 """
 
@@ -23,7 +23,7 @@ FLOAT_IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **REDUCTIONS, *
 
 
 def _spread(n: NodeReader, x: Value, v: Value) -> Value:
-    """A scale or zero point, one for all, per channel, or per block of elements along `axis`, shaped as x needs it."""
+    """Returns a scale or zero point (a single number, or per channel, or per block along `axis`) in a shape for x."""
     b, axis = n.build, n.integer("axis", 1)
     if v.size == 1:
         return b.reshape(v, ())
@@ -38,13 +38,13 @@ def _spread(n: NodeReader, x: Value, v: Value) -> Value:
 
 
 def quantize(b: GraphBuilder, x: Value, scale: Value, zero: Value | None, dtype: Dtype) -> Value:
-    """round(x / scale) + zero, saturated."""
+    """Returns round(x / scale) + zero, saturated."""
     shift = b.number(0, scale) if zero is None else b.cast(zero, "f32")
     return b.emit("Quantize", b.cast(x, "f32"), b.cast(scale, "f32"), shift, to=dtype)
 
 
 def dequantize(b: GraphBuilder, x: Value, scale: Value, zero: Value | None) -> Value:
-    """(x - zero) · scale."""
+    """Returns (x - zero) · scale."""
     shift = b.number(0, scale) if zero is None else b.cast(zero, "f32")
     return b.emit("Dequantize", x, b.cast(scale, "f32"), shift)
 
@@ -65,20 +65,20 @@ def _dequantize_linear(n: NodeReader) -> Value:
 
 
 def difference(b: GraphBuilder, x: Value, zero: Value | None) -> Value:
-    """x - zero in i16, which holds all differences of two 8-bit numbers."""
+    """Returns x - zero in i16, which holds all differences of two 8-bit numbers."""
     wide = b.cast(x, "i16")
     return wide if zero is None else b.emit("Sub", wide, b.cast(zero, "i16"))
 
 
 def _scalar(n: NodeReader, v: Value | None) -> Value | None:
-    """A zero point or scale that all elements share."""
+    """Returns a zero point or scale that all elements share."""
     if v is not None and v.size != 1:
         raise n.fail(f"{v} must hold one number")
     return v if v is None else n.build.reshape(v, ())
 
 
 def _per_output(n: NodeReader, v: Value | None, rank: int, at: int) -> Value | None:
-    """A zero point or scale that all elements share, or one for each output channel."""
+    """Returns a zero point or scale that all elements share, or one for each output channel."""
     if v is None or v.size == 1:
         return _scalar(n, v)
     if v.rank != 1:
@@ -96,7 +96,7 @@ def _integer_conv(n: NodeReader, x: Value, x_zero: Value | None, w: Value, w_zer
 
 
 def requantize(b: GraphBuilder, total: Value, factor: Value, zero: Value | None, dtype: Dtype) -> Value:
-    """An i32 sum, times a factor, rounded to a quantised number."""
+    """Returns an i32 sum, times a factor, rounded to a quantised number."""
     shift = b.number(0, factor) if zero is None else b.cast(zero, "f32")
     return b.emit("Requantize", total, factor, shift, to=dtype)
 
@@ -126,14 +126,14 @@ def _conv_integer(n: NodeReader) -> Value:
 
 
 def _rows(n: NodeReader, v: Value | None, x: Value) -> Value | None:
-    """A zero point or scale of the left factor: one for all, or one for each row."""
+    """Returns a zero point or scale of the left factor: one number, or one for each row."""
     if v is None or v.size == 1:
         return _scalar(n, v)
     return n.build.reshape(v, (v.size, 1)) if v.rank == 1 and x.rank > 1 else v
 
 
 def _columns(n: NodeReader, v: Value | None) -> Value | None:
-    """A zero point or scale of the right factor: one for all, or one for each column."""
+    """Returns a zero point or scale of the right factor: one number, or one for each column."""
     return _scalar(n, v) if v is None or v.size == 1 else v
 
 
@@ -169,11 +169,11 @@ QUANTIZED: dict[str, Importer] = {
 }
 
 
-# com.microsoft: what onnxruntime's quantisation to operators writes
+# com.microsoft: operators that onnxruntime's quantisation to operators writes
 
 
 def _floats(n: NodeReader, op: str, triples: Sequence[int], result: int) -> Value:
-    """A float operator between dequantised inputs, at positions `triples`, and a result quantised as `result` says."""
+    """Imports a float operator between dequantised inputs (at `triples`) and a quantised result (by `result`)."""
     b = n.build
     inputs = [dequantize(b, n.input(k), n.input(k + 1), n.optional(k + 2)) for k in triples]
     y = FLOAT_IMPORTERS[op](replace(n, op=op, inputs=inputs))
@@ -205,7 +205,7 @@ def _concat(n: NodeReader) -> Value:
 
 
 def _qgemm(n: NodeReader) -> Value:
-    """alpha · (A - a)(B - b) + C, the bias C being i32; without a scale of the result it is f32."""
+    """Imports alpha · (A - a)(B - b) + C with an i32 bias C; without a scale of the result it is f32."""
     b, x, w = n.build, n.input(0), n.input(3)
     turned = n.integer("transB", 0)
     w_zero, w_scale = n.optional(5), n.input(4)

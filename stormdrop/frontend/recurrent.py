@@ -13,12 +13,12 @@ from stormdrop.graph.graph import Value
 MOST_STEPS = 1024
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _RANKS = (3, 3, 3, 2, 1, 3, 3, 2)
-"""X, W, R, B, lengths, and the states; an LSTM's peepholes."""
+"""The ranks of the inputs: X, W, R, B, lengths, the states, and an LSTM's peepholes."""
 _PLAIN = {"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus"}
 
 
 def element(b: GraphBuilder, x: Value, at: int, along: int = 0) -> Value:
-    """x[…, at, …] without that dimension."""
+    """Returns x[…, at, …] without that dimension."""
     return b.reshape(b.cut(x, {along: (at, 1, 1)}), [e for d, e in enumerate(x.shape) if d != along])
 
 
@@ -40,30 +40,33 @@ class _Cell:
         return self.build.emit(self.names[k], x)
 
     def gate(self, x: Value, k: int, count: int = 1, along: int = -1) -> Value:
-        """`count` gates from the k-th on, which lie side by side in one dimension."""
+        """Returns `count` gates from the k-th on, which are neighbours in one dimension."""
         return self.build.cut(x, {along % x.rank: (k * self.hidden, 1, count * self.hidden)})
 
     def from_inputs(self, x: Value) -> Value:
-        """The part of all gates that the inputs decide, for all steps at once: [seq, batch, gates · hidden]."""
+        """Returns the inputs' part of all gates, for all steps at once: [seq, batch, gates · hidden]."""
         product = self.build.emit("MatMul", x, self.w, transpose_b=1)
         return product if self.bias is None else self.build.emit("Add", product, self.gate(self.bias, 0, self.gates))
 
     def from_state(self, h: Value, k: int, count: int) -> Value:
-        """The part of `count` gates from the k-th on that the state decides."""
+        """Returns the state's part of `count` gates from the k-th on."""
         product = self.build.emit("MatMul", h, self.gate(self.r, k, count, along=0), transpose_b=1)
         if self.bias is None:
             return product
         return self.build.emit("Add", product, self.gate(self.bias, self.gates + k, count))
 
     def step(self, x: Value, h: Value, c: Value | None) -> tuple[Value, Value | None]:
-        """x: the inputs' part of the gates at this step."""
+        """Computes one step; `x` is the inputs' part of the gates at this step."""
         if self.n.op == "GRU":
             return self._gru(x, h), None
         gates = self.build.emit("Add", x, self.from_state(h, 0, self.gates))
         return (self.act(0, gates), None) if c is None else self._lstm(gates, c)
 
     def _gru(self, x: Value, h: Value) -> Value:
-        """Gates in the order update, reset, new; the reset gate acts on the state, or on its part of the new gate."""
+        """Computes a GRU step with gates in the order update, reset, new.
+
+        The reset gate acts on the state, or on its part of the new gate.
+        """
         b, resets_product = self.build, self.n.integer("linear_before_reset", 0)
         recurrent = self.from_state(h, 0, 3 if resets_product else 2)
         z, r = (self.act(0, b.emit("Add", self.gate(x, k), self.gate(recurrent, k))) for k in (0, 1))
@@ -75,7 +78,7 @@ class _Cell:
         return b.emit("Add", b.emit("Mul", b.emit("Sub", b.number(1, z), z), new), b.emit("Mul", z, h))
 
     def _lstm(self, gates: Value, c: Value) -> tuple[Value, Value]:
-        """Gates in the order input, output, forget, cell."""
+        """Computes an LSTM step with gates in the order input, output, forget, cell."""
         b, p = self.build, self.peepholes
 
         def peep(x: Value, k: int, state: Value) -> Value:

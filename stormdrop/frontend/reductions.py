@@ -1,4 +1,4 @@
-"""ONNX's reductions, matrix products and normalisations, in terms of a few canonical ones."""
+"""ONNX's reductions, matrix products and normalisations, in terms of a few canonical nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _axes(n: NodeReader, x: Value) -> list[int]:
 
 
 def _reduced(kind: str, before: str = "", after: str = "") -> Importer:
-    """A reduction of `before` of the elements (Mul: their squares), then `after` of that, of integers through f64."""
+    """Returns an importer of a reduction of `before` of the elements (Mul: their squares), followed by `after`."""
 
     def importer(n: NodeReader) -> Value:
         b, x = n.build, n.input(0)
@@ -43,7 +43,7 @@ def mean(b: GraphBuilder, x: Value, axes: Sequence[int], keep: bool = True) -> V
 
 
 def _moments(b: GraphBuilder, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """The mean, what lies above it, and the variance."""
+    """Returns the mean, the difference from it, and the variance."""
     centre = mean(b, x, axes)
     gap = b.emit("Sub", x, centre)
     return centre, gap, mean(b, b.emit("Mul", gap, gap), axes)
@@ -55,7 +55,7 @@ def _mean(n: NodeReader) -> Value:
 
 
 def _log_sum_exp(n: NodeReader) -> Value:
-    """M + log Σ exp(x - M); where M is infinite it is the answer itself. Of integers too: through f64."""
+    """Imports M + log Σ exp(x - M), or M itself if M is infinite. Integers are computed in f64."""
     b = n.build
     x = n.input(0) if n.input(0).dtype in FLOATS else b.cast(n.input(0), "f64")
     axes, keep = _axes(n, x), bool(n.integer("keepdims", 1))
@@ -70,7 +70,7 @@ def _log_sum_exp(n: NodeReader) -> Value:
 
 
 def product(b: GraphBuilder, left: Value, right: Value, **transposed: int) -> Value:
-    """A product of matrices. A vector is a matrix of one row or column, which the result then lacks."""
+    """Returns a product of matrices. A vector is a matrix of one row or column, which the result then lacks."""
     x = b.reshape(left, (1, *left.shape)) if left.rank == 1 else left
     y = b.reshape(right, (*right.shape, 1)) if right.rank == 1 else right
     z = b.emit("MatMul", x, y, **transposed)
@@ -99,7 +99,7 @@ def _gemm(n: NodeReader) -> Value:
 
 
 def _einsum(n: NodeReader) -> Value:
-    """Written out: every operand's labels, dots replaced by labels of their own."""
+    """Imports Einsum with explicit labels: dots become labels of their own."""
     operands = n.given()
     text = n.text("equation").replace(" ", "")
     left, arrow, right = text.partition("->")
@@ -127,7 +127,7 @@ def _einsum(n: NodeReader) -> Value:
 
 
 def along_axis(n: NodeReader) -> tuple[Value, int]:
-    """The input and the dimension that `axis` names. Before version 13 all dimensions from there on are one."""
+    """Returns the input and the dimension of `axis`. Before version 13 all dimensions from there on are joined."""
     x = n.input(0)
     if n.version >= 13:
         return x, n.axis(-1, x.rank)
@@ -141,7 +141,7 @@ def _softmax(n: NodeReader) -> Value:
 
 
 def per_channel(b: GraphBuilder, v: Value, rank: int, at: int = 1) -> Value:
-    """A vector of one value per channel, shaped to broadcast against an image."""
+    """Returns a vector of one value per channel, shaped to broadcast against an image."""
     return b.reshape(v, [v.size if d == at else 1 for d in range(rank)])
 
 
@@ -151,7 +151,7 @@ def scaled(b: GraphBuilder, x: Value, scale: Value | None, shift: Value | None) 
 
 
 def _batch_norm(n: NodeReader) -> Results:
-    """x · s + t with s = scale / √(var + ε), t = bias - mean · s: constants where the statistics are."""
+    """Imports x · s + t with s = scale / √(var + ε), t = bias - mean · s, constants if the statistics are."""
     b = n.build
     x, scale, bias, mu, var = (n.input(k) for k in range(5))
     epsilon = n.number("epsilon", 1e-5)
@@ -181,20 +181,37 @@ def _batch_norm_training(n: NodeReader, epsilon: float) -> Results:
 
 def _layer_norm(n: NodeReader) -> Results:
     b, x = n.build, n.input(0)
-    axes = tuple(range(n.axis(-1, x.rank), x.rank))
     epsilon = n.number("epsilon", 1e-5)
-    y = scaled(b, b.emit("Standardize", x, axes=axes, epsilon=epsilon), n.input(1), n.optional(2))
-    results: list[Value | None] = [y, None, None]
-    if n.wanted(1) or n.wanted(2):
-        centre, _, spread = _moments(b, x, axes)
-        results[1:] = [centre, b.emit("Rsqrt", b.emit("Add", spread, b.number(epsilon, x)))]
-    return results
+    y = scaled(b, b.emit("Standardize", x, axes=last_axes(n, x), epsilon=epsilon), n.input(1), n.optional(2))
+    return [y, *(row_statistics(n, x, epsilon) if n.wanted(1) or n.wanted(2) else ())]
+
+
+def last_axes(n: NodeReader, x: Value) -> tuple[int, ...]:
+    """Returns the dimensions from `axis` on."""
+    return tuple(range(n.axis(-1, x.rank), x.rank))
+
+
+def row_statistics(n: NodeReader, x: Value, epsilon: float) -> tuple[Value, Value]:
+    """Returns the mean over the last dimensions, and 1 / sqrt(variance + epsilon)."""
+    centre, _, spread = _moments(n.build, x, last_axes(n, x))
+    return centre, _inverse_root(n.build, spread, epsilon)
+
+
+def inverse_root_square(n: NodeReader, x: Value, epsilon: float) -> Value:
+    """Returns 1 / sqrt(mean of squares + epsilon) over the last dimensions."""
+    b = n.build
+    return _inverse_root(b, mean(b, b.emit("Mul", x, x), last_axes(n, x)), epsilon)
+
+
+def _inverse_root(b: GraphBuilder, x: Value, epsilon: float) -> Value:
+    return b.emit("Rsqrt", b.emit("Add", x, b.number(epsilon, x)))
 
 
 def _rms_norm(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
-    axes = tuple(range(n.axis(-1, x.rank), x.rank))
-    return scaled(b, b.emit("RmsNormalize", x, axes=axes, epsilon=n.number("epsilon", 1e-5)), n.optional(1), None)
+    return scaled(
+        b, b.emit("RmsNormalize", x, axes=last_axes(n, x), epsilon=n.number("epsilon", 1e-5)), n.optional(1), None
+    )
 
 
 def _instance_norm(n: NodeReader) -> Value:
@@ -228,7 +245,7 @@ def _lp_norm(n: NodeReader) -> Value:
 
 
 def _mean_variance(n: NodeReader) -> Value:
-    """(x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
+    """Imports (x - mean) / (deviation + 1e-9): unlike in other norms, the small number is added to the root."""
     b, x = n.build, n.input(0)
     axes = n.dims(n.integers("axes", (0, 2, 3)), x.rank)
     _, centred, spread = _moments(b, x, axes)

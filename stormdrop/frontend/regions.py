@@ -1,4 +1,4 @@
-"""ONNX's operators that read images at places that are data: RoiAlign and DeformConv."""
+"""ONNX's operators that read images at places that are data: RoiAlign, MaxRoiPool and DeformConv."""
 
 from __future__ import annotations
 
@@ -36,8 +36,18 @@ def _roi_align(n: NodeReader) -> Value:
     )
 
 
+def _max_roi_pool(n: NodeReader) -> Value:
+    x, rois = n.input(0), n.input(1)
+    extents = n.integers("pooled_shape")
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or not x.size:
+        raise n.fail(f"regions {rois} do not fit {x}")
+    if len(extents) != 2 or min(extents) < 1:
+        raise n.fail(f"pooled_shape must be two positive integers, got {list(extents)}")
+    return n.build.emit("MaxRoiPool", x, rois, extents=extents, scale=n.number("spatial_scale", 1.0))
+
+
 def _deform_conv(n: NodeReader) -> Value:
-    """All taps read at their own places, then one product with the weights."""
+    """Imports DeformConv: all taps are read at their own places and multiplied by the weights in one product."""
     b, x, w, offsets, bias, mask = n.build, n.input(0), n.input(1), n.input(2), n.optional(3), n.optional(4)
     if x.rank != 4 or w.rank != 4:
         raise n.unsupported(f"{x.rank - 2} spatial dimensions")
@@ -59,4 +69,4 @@ def _deform_conv(n: NodeReader) -> Value:
     return y if bias is None else b.emit("Add", y, per_channel(b, bias, y.rank))
 
 
-REGIONS: dict[str, Importer] = {"RoiAlign": _roi_align, "DeformConv": _deform_conv}
+REGIONS: dict[str, Importer] = {"RoiAlign": _roi_align, "MaxRoiPool": _max_roi_pool, "DeformConv": _deform_conv}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.frontend.crops import cropped
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer
@@ -17,10 +18,10 @@ from stormdrop.ir.expr import FLOATS
 Floats = NDArray[np.float64]
 
 
-def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> Floats:
-    """Where every output pixel lies in the input.
+def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float) -> Floats:
+    """Returns the position of every output pixel in the input.
 
-    Where the length comes from a scale, corners are aligned by its fraction too, as ONNX's tests have it.
+    If the length comes from a scale, corners are aligned by its fraction too, as in ONNX's tests.
     """
     length = size * scale if _is_scaled(n) else out
     i = np.arange(out, dtype=np.float64)
@@ -38,17 +39,12 @@ def _coordinates(n: NodeReader, mode: str, size: int, out: int, scale: float, ro
             return i * (size - 1) / (length - 1) if length > 1 else np.zeros(out)
         case "tf_half_pixel_for_nn":
             return (i + 0.5) / scale
-        case "tf_crop_and_resize":
-            start, end = roi
-            if out > 1:
-                return start * (size - 1) + i * (end - start) * (size - 1) / (out - 1)
-            return np.full(out, 0.5 * (start + end) * (size - 1))
         case _:
             raise n.fail(f"unknown coordinate mode {mode}")
 
 
 def _is_scaled(n: NodeReader) -> bool:
-    """Whether scales are given, not sizes."""
+    """Returns whether the node gives scales instead of sizes."""
     return len(n.inputs) < 4 or n.optional(3) is None or n.input(3).size == 0
 
 
@@ -72,7 +68,7 @@ def _linear(t: Floats) -> Floats:
 
 
 def _taps(n: NodeReader, x: Floats, size: int, scale: float, cubic: bool) -> tuple[NDArray[np.int64], Floats]:
-    """Input positions and weights of every output pixel, [out, k]; a filter is stretched where it must not alias."""
+    """Returns the input positions and weights of every output pixel, [out, k]; antialiasing stretches the filter."""
     stretch = max(1.0, 1 / scale) if n.integer("antialias", 0) else 1.0
     reach = (2 if cubic else 1) * stretch
     first = np.floor(x - reach) + 1 if stretch > 1 else np.floor(x) - cubic
@@ -88,17 +84,14 @@ def _taps(n: NodeReader, x: Floats, size: int, scale: float, cubic: bool) -> tup
     return np.clip(at, 0, size - 1), weights
 
 
-def _one_dimension(
-    n: NodeReader, x: Value, d: int, out: int, scale: float, roi: tuple[float, float]
-) -> tuple[Value, NDArray[np.bool_]]:
-    """Resample dimension d, and which outputs lie outside the input."""
+def _one_dimension(n: NodeReader, x: Value, d: int, out: int, scale: float) -> Value:
+    """Returns x with dimension d resampled."""
     size, b = x.shape[d], n.build
     if not size and out:
-        raise n.fail(f"{x} has nothing along dimension {d} to be resized")
+        raise n.fail(f"{x} is empty along dimension {d} and cannot be resized")
     modern = n.op == "Resize" and n.version >= 11
     coordinate_mode = n.text("coordinate_transformation_mode", "half_pixel" if modern else "asymmetric")
-    at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale, roi)
-    outside = (at < 0) | (at > size - 1)
+    at = _coordinates(n, coordinate_mode, size, bounded(n, out), scale)
     mode = n.text("mode", "nearest")
     if mode == "nearest":
         default = "round_prefer_floor" if modern else "floor"
@@ -110,16 +103,16 @@ def _one_dimension(
         index = np.clip(_NEAREST[rounding](at).astype(np.int64), 0, size - 1)
         times = out // size if size else 0
         if np.array_equal(index, np.arange(out)) and out == size:
-            return x, outside
+            return x
         if out == times * size and np.array_equal(index, np.arange(out) // max(times, 1)):
-            return b.emit("Repeat", x, axis=d, times=times), outside
-        return b.emit("Gather", x, b.constant(index), axis=d), outside
+            return b.emit("Repeat", x, axis=d, times=times)
+        return b.emit("Gather", x, b.constant(index), axis=d)
     if mode not in ("linear", "cubic"):
         raise n.fail(f"unknown mode {mode}")
     taps, weights = _taps(n, at, size, scale, mode == "cubic")
     if out == size and np.array_equal(at, np.arange(out)):
-        return x, outside
-    return b.emit("Interpolate", x, b.constant(taps), b.constant(weights, x.dtype), axis=d), outside
+        return x
+    return b.emit("Interpolate", x, b.constant(taps), b.constant(weights, x.dtype), axis=d)
 
 
 def _resize(n: NodeReader) -> Value:
@@ -140,33 +133,25 @@ def _resize(n: NodeReader) -> Value:
     else:
         factors = [] if n.optional(scales) is None else [float(v) for v in n.vector(scales)]
         out = _enlarged(n, [x.shape[d] for d in axes], factors)
-    region: Any = n.optional_array(roi) if roi is not None and n.optional(roi) is not None else None
-    return _resampled(n, x, axes, out, factors, region)
+    return _resampled(n, x, axes, out, factors, None if roi is None else n.optional(roi))
 
 
 def _resampled(
-    n: NodeReader, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Any
+    n: NodeReader, x: Value, axes: Sequence[int], out: Sequence[int], factors: Sequence[float], roi: Value | None
 ) -> Value:
     if len(out) != len(axes) or len(factors) != len(axes) or min(factors, default=1.0) <= 0:
         raise n.fail(f"{len(out)} sizes or scales {list(factors)} do not fit {x}")
-    ranges = [(0.0, 1.0)] * len(axes)
-    if roi is not None and roi.size == 2 * len(axes):
-        ranges = [(float(roi[k]), float(roi[k + len(axes)])) for k in range(len(axes))]
-    cropped = n.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     mixed = n.text("mode", "nearest") != "nearest"
     if mixed and x.dtype == "bool":
         raise n.fail(f"{x} cannot be interpolated")
     b = n.build
     y = x if x.dtype in FLOATS or not mixed else b.cast(x, "f64")
-    beyond: NDArray[np.bool_] = np.zeros((1,) * x.rank, bool)
-    for k, d in enumerate(axes):
-        if out[k] == x.shape[d] and factors[k] == 1.0 and not cropped:
-            continue
-        y, outside = _one_dimension(n, y, d, out[k], factors[k], ranges[k])
-        beyond = beyond | outside.reshape([-1 if e == d else 1 for e in range(x.rank)])
-    if cropped and beyond.any():
-        value = n.number("extrapolation_value", 0.0)
-        y = b.emit("Where", b.constant(beyond), b.number(value if y.dtype in FLOATS else round(value), y), y)
+    if n.text("coordinate_transformation_mode", "") == "tf_crop_and_resize":
+        y = cropped(n, y, axes, out, factors, roi)
+    else:
+        for k, d in enumerate(axes):
+            if out[k] != x.shape[d] or factors[k] != 1.0:
+                y = _one_dimension(n, y, d, out[k], factors[k])
     return y if y.dtype == x.dtype else b.cast(b.emit("Round", y), x.dtype)
 
 

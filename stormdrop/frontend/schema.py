@@ -1,8 +1,8 @@
-"""What ONNX says of an operator: how many inputs and outputs it has, of which types, and which attributes it takes.
+"""ONNX's schemas of operators: the numbers and types of inputs and outputs, and the attributes.
 
-    check(node, 17, inputs)            # raises UserError where the node is not of that form
+    check(node, 17, inputs)            # raises UserError if the node is not of that form
 
-Invariant: an importer is called for nodes of the right form only; what is left to it are shapes and numbers.
+Invariant: importers are called only for nodes of the right form, so they check only shapes and numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from stormdrop.errors import UserError
+from stormdrop.frontend.bindings import Binding, EmptyOptional, ValueSequence
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.dtypes import ITEMSIZE, SIGNED, UNSIGNED, Dtype
 
@@ -36,6 +37,7 @@ KINDS = {
     8: "a list of texts",
 }
 NUMBER, INTEGER = 1, 2
+_KINDS_OF_TYPES = {"tensor": "a tensor", "seq": "a sequence", "optional": "an optional value"}
 OLDEST, NEWEST = 7, 28
 """Versions of the standard operators."""
 
@@ -48,13 +50,15 @@ class Formal:
     group: str | None
     dtypes: frozenset[Dtype]
     is_optional: bool
+    kinds: frozenset[str]
+    """`tensor`, `seq` and `optional`, as far as the input may be of these types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """An operator of one version.
 
-    `last` stands for all inputs behind those listed, where there may be any number of them.
+    `last` stands for all inputs after the listed inputs, if their number is open.
     """
 
     formals: tuple[Formal, ...]
@@ -64,14 +68,14 @@ class Form:
     kinds: Mapping[str, int]
     required: tuple[str, ...]
     results: tuple[str, ...]
-    """The group of each output; the last one's is that of all behind it."""
+    """The group of each output; the last entry applies to all further outputs."""
 
 
 @cache
 def form_of(op: str, version: int) -> Form | None:
-    """None where ONNX does not know the operator.
+    """Returns the form of an operator; None if ONNX does not define the operator.
 
-    One that is newer than `version`, or given up before it, is taken as it is elsewhere.
+    An operator that is newer than `version` has its newest form; a removed operator has its last form.
     """
     newest = _schema(op, NEWEST)
     if newest is None:
@@ -79,7 +83,7 @@ def form_of(op: str, version: int) -> Form | None:
     schema = _schema(op, version) or newest
     if schema.deprecated:
         schema = _schema(op, schema.since_version - 1) or schema
-    wider = {i.name: set(i.types) for i in newest.inputs}  # what a later version takes as well does no harm
+    wider = {i.name: set(i.types) for i in newest.inputs}  # types that only a later version accepts do no harm
     constraints = {c.type_param_str for c in schema.type_constraints}
     formals: list[Formal] = []
     last: Formal | None = None
@@ -87,7 +91,8 @@ def form_of(op: str, version: int) -> Form | None:
         types = set(i.types) | wider.get(i.name, set())
         group = i.type_str if i.type_str in constraints and i.is_homogeneous else None
         dtypes: frozenset[Dtype] = frozenset(d for d, t in TYPES.items() if t in types)
-        formal = Formal(i.name, group, dtypes, i.option.name == "Optional")
+        type_kinds = frozenset(t.partition("(")[0] for t in types)
+        formal = Formal(i.name, group, dtypes, i.option.name == "Optional", type_kinds)
         if i.option.name == "Variadic":
             last = formal
         else:
@@ -108,13 +113,13 @@ def _schema(op: str, version: int) -> Any:
 
 
 def is_unchanged(op: str, version: int) -> bool:
-    """Whether an operator of an old version is the same in the oldest one that is supported."""
+    """Returns whether an operator of an old version is unchanged in the oldest supported version."""
     then, now = _schema(op, version), _schema(op, OLDEST)
     return then is not None and now is not None and then.since_version == now.since_version
 
 
-def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mapping[str, int]) -> None:
-    """Whether a node has the form of its operator; `kinds` are those of its attributes, by name. Raises UserError."""
+def check(node: Any, version: int, inputs: Sequence[Binding | None], kinds: Mapping[str, int]) -> None:
+    """Raises UserError unless a node has the form of its operator; `kinds` are the kinds of its attributes, by name."""
     form = form_of(node.op_type, version)
     if form is None:
         return
@@ -135,7 +140,7 @@ def check(node: Any, version: int, inputs: Sequence[Value | None], kinds: Mappin
             raise UserError(f"attribute {shown(name)} is missing")
 
 
-def _check_types(form: Form, inputs: Sequence[Value | None]) -> None:
+def _check_types(form: Form, inputs: Sequence[Binding | None]) -> None:
     groups: dict[str, Dtype] = {}
     for k, v in enumerate(inputs):
         formal = form.formals[k] if k < len(form.formals) else form.last
@@ -144,9 +149,28 @@ def _check_types(form: Form, inputs: Sequence[Value | None]) -> None:
             if k < form.least_inputs and not formal.is_optional:
                 raise UserError(f"input {k} ({formal.name}) is missing")
             continue
+        if not _is_allowed(v, formal):
+            raise UserError(f"input {k} ({formal.name}) is {v}; it may be {_listed(formal)}")
+        if not isinstance(v, Value):
+            continue
         if formal.dtypes and v.dtype not in formal.dtypes:
             allowed = ", ".join(d for d in TYPES if d in formal.dtypes)
             raise UserError(f"input {k} ({formal.name}) is {v.dtype}; it may be {allowed}")
         if formal.group is not None and groups.setdefault(formal.group, v.dtype) != v.dtype:
             other = groups[formal.group]
             raise UserError(f"input {k} ({formal.name}) is {v.dtype}, but one before it is {other}; both must be alike")
+
+
+def _listed(formal: Formal) -> str:
+    return " or ".join(text for kind, text in _KINDS_OF_TYPES.items() if kind in formal.kinds)
+
+
+def _is_allowed(binding: Binding, formal: Formal) -> bool:
+    """Returns whether an input may be of the kind of the binding: tensor, sequence or empty optional value."""
+    match binding:
+        case Value():
+            return bool(formal.kinds - {"seq"})
+        case ValueSequence():
+            return bool(formal.kinds & {"seq", "optional"})
+        case EmptyOptional():
+            return formal.is_optional or "optional" in formal.kinds

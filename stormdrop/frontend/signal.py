@@ -12,14 +12,14 @@ from stormdrop.ir.expr import NUMPY
 
 
 def _turns(n: NodeReader, rows: int, columns: int, length: int) -> tuple[Array, Array]:
-    """cos and sin of 2π·i·j / length; i·j is taken modulo the length first, which is exact."""
+    """Returns cos and sin of 2π·i·j / length; i·j is taken modulo the length first, which is exact."""
     bounded(n, rows * columns * 4)
     angles = np.outer(np.arange(rows), np.arange(columns)) % length * (2 * np.pi / length)
     return np.cos(angles), np.sin(angles)
 
 
 def _complex_transform(n: NodeReader, length: int, bins: int, parts: int, inverse: bool) -> Array:
-    """The matrix [length · parts, bins · 2] of a transform; a sample has one part if it is real, else two.
+    """Returns the matrix [length · parts, bins · 2] of a transform; a sample has one part if it is real, else two.
 
         (re + i·im) · (cos ∓ i·sin) = (re·cos ± im·sin) + i·(im·cos ∓ re·sin)
 
@@ -36,9 +36,9 @@ def _complex_transform(n: NodeReader, length: int, bins: int, parts: int, invers
 
 
 def _real_inverse(n: NodeReader, length: int) -> Array:
-    """The matrix [bins · 2, length] from the first half of a spectrum back to real samples.
+    """Returns the matrix [bins · 2, length] from the first half of a spectrum back to real samples.
 
-    Every bin stands for its mirror image too, except the first, and the one in the middle of an even length.
+    Every bin also stands for its mirror image, except the first bin and the middle bin of an even length.
     """
     bins = length // 2 + 1
     cosine, sine = _turns(n, bins, length, length)
@@ -50,7 +50,7 @@ def _real_inverse(n: NodeReader, length: int) -> Array:
 
 
 def _fitted(n: NodeReader, x: Value, extent: int) -> Value:
-    """Dimension -2 cut, or filled with zeros, to this extent."""
+    """Returns x with dimension -2 cut, or filled with zeros, to this extent."""
     along = x.rank - 2
     if x.shape[along] >= extent:
         return n.build.cut(x, {along: (0, 1, extent)})
@@ -59,7 +59,7 @@ def _fitted(n: NodeReader, x: Value, extent: int) -> Value:
 
 
 def _times(n: NodeReader, x: Value, matrix: Value, shape: tuple[int, int]) -> Value:
-    """The last two dimensions of x as one row, times a matrix, as two dimensions again."""
+    """Multiplies the last two dimensions of x, as one row, by a matrix; returns them as two dimensions again."""
     row = n.build.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
     if row.rank == 1:
         row = n.build.reshape(row, (1, *row.shape))
@@ -69,7 +69,7 @@ def _times(n: NodeReader, x: Value, matrix: Value, shape: tuple[int, int]) -> Va
 def _dft(n: NodeReader) -> Value:
     b, x = n.build, n.input(0)
     if x.rank < 2 or x.shape[-1] not in (1, 2):
-        raise n.fail(f"{x} is no signal: its last dimension holds real numbers (1) or complex ones (2)")
+        raise n.fail(f"{x} is no signal: its last dimension must be 1 (real numbers) or 2 (complex numbers)")
     if n.version >= 20:
         along = n.dim(-2 if n.optional(2) is None else int(n.scalar(2)), x.rank)
     else:
@@ -96,7 +96,7 @@ def _dft(n: NodeReader) -> Value:
 
 
 def _stft(n: NodeReader) -> Value:
-    """Overlapping frames, each times the window, transformed."""
+    """Imports STFT: overlapping frames, each times the window, transformed."""
     b, x = n.build, n.input(0)
     window, step = n.optional(2), int(n.scalar(1))
     if x.rank == 2:
@@ -127,7 +127,7 @@ def _stft(n: NodeReader) -> Value:
 
 
 def _mel_weights(n: NodeReader) -> Value:
-    """Triangles over the bins of a spectrum, their corners equally far apart on the mel scale."""
+    """Imports MelWeightMatrix: triangles over the bins of a spectrum, with equally spaced corners on the mel scale."""
     mel_bins, length, rate, lowest, highest = (n.scalar(k) for k in range(5))
     if mel_bins < 1 or length < 1 or rate < 1 or min(lowest, highest) <= -700:
         raise n.fail(f"{mel_bins} filters over {length} samples at {rate} Hz do not fit")

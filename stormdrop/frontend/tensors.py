@@ -1,4 +1,4 @@
-"""Arrays stored in a model or beside it. Nothing is believed: sizes are compared before memory is taken.
+"""Arrays stored in a model or beside it. Declared sizes are untrusted: they are checked before memory is allocated.
 
 External data is read only from a regular file inside the model's folder: no absolute path, no `..`, no link out.
 """
@@ -20,7 +20,7 @@ from stormdrop.ir.dtypes import FLOATS, HALVES, ITEMSIZE, NUMPY, Dtype
 
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31
-"""Protocol buffers hold no more: larger weights lie in files of their own."""
+"""The largest protocol buffer: larger weights are stored in files of their own."""
 _FIELDS: dict[Dtype, str] = {
     "f32": "float_data",
     "f64": "double_data",
@@ -28,11 +28,11 @@ _FIELDS: dict[Dtype, str] = {
     "u32": "uint64_data",
     "u64": "uint64_data",
 }
-"""Where values lie that are not raw; all other types share a field of 32-bit integers, halves by their bits."""
+"""The fields of values that are not raw; all other types share a field of 32-bit integers, halves by their bits."""
 
 
 def array_of(proto: Any, folder: str | None, what: str) -> Array:
-    """A TensorProto as an array. Raises UserError, naming `what`, for anything that does not fit."""
+    """Returns a TensorProto as an array. Raises UserError, naming `what`, if its fields contradict each other."""
     dims = [int(d) for d in proto.dims]
     if any(d < 0 for d in dims):
         raise UserError(f"{what} has negative dimensions {dims}")
@@ -68,8 +68,8 @@ def array_of(proto: Any, folder: str | None, what: str) -> Array:
 def _external(proto: Any, folder: str | None, nbytes: int, what: str) -> bytes:
     entries = {e.key: e.value for e in proto.external_data}
     location = entries.get("location", "")
-    if not all(isinstance(text, str) for text in entries.values()):  # bytes, where they are no UTF-8
-        raise UserError(f"{what}: where it lies is no text")
+    if not all(isinstance(text, str) for text in entries.values()):  # bytes are texts that are not UTF-8
+        raise UserError(f"{what}: `external_data` must be UTF-8; write the model again with such file names")
     if folder is None:
         raise UserError(f"{what} lies in the file {shown(location)}; load the model by its path")
     try:
@@ -102,7 +102,7 @@ def _inside(folder: str, location: str, what: str) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """A model file's bytes. Raises UserError."""
+    """Returns a model file's bytes. Raises UserError."""
     with opened(path, path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_MODEL_BYTES:

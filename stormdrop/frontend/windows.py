@@ -17,7 +17,7 @@ from stormdrop.ops.window import Window
 
 LAYOUT = "NCHW"
 MOST_PIXELS = 1 << 31
-"""No window reaches, and no pad adds, further than this: positions stay far from the end of 64 bits."""
+"""The longest reach of a window or pad: positions stay far from the end of 64 bits."""
 
 
 def attributes_of(w: Window) -> dict[str, Attribute]:
@@ -39,7 +39,7 @@ def _pads(n: NodeReader, rank: int) -> tuple[int, ...]:
 
 
 def window_of(n: NodeReader, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, tuple[int, ...]]:
-    """The window, and the pads behind the image as the file gives them: with ceil_mode the window's may be larger."""
+    """Returns the window, and the file's pads behind the image: with ceil_mode the window's pads may be larger."""
     rank = len(sizes)
     strides, dilations = _listed(n, "strides", rank), _listed(n, "dilations", rank)
     auto, pads = n.text("auto_pad", "NOTSET"), _pads(n, rank)
@@ -116,7 +116,7 @@ def _conv_transpose(n: NodeReader) -> Value:
         behind = [0] * rank if auto == "VALID" else pads[rank:]
         extents = [f - p - q for f, p, q in zip(full, before, behind)]
     if min(extents) < 1:
-        raise n.fail(f"nothing is left of an output of {full}")
+        raise n.fail(f"pads leave no element of an output of {full}")
     window = Window(tuple(kernel), strides, dilations, tuple(before), tuple(0 for _ in before))
     y = b.emit("ConvTranspose", x, w, groups=groups, extents=tuple(extents), **attributes_of(window))
     return _biased(n, y)
@@ -140,7 +140,7 @@ def _max_pool(n: NodeReader) -> Results:
 
 
 def _average_pool(n: NodeReader) -> Value:
-    """A sum over the window times a constant: one over the pixels that count, for every output position."""
+    """Imports AveragePool: a sum over the window times 1 / (number of counted pixels), for every output position."""
     x, b = n.input(0), n.build
     window, given = window_of(n, x.shape[2:], _kernel(n, x))
     padded = bool(n.integer("count_include_pad", 0))
@@ -157,7 +157,7 @@ def _average_pool(n: NodeReader) -> Value:
 
 
 def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How many taps of a window lie in the image (or in the image with the file's pads), for every output position."""
+    """Returns the number of taps in the image, for every output position of a window; with `padded`, pads count."""
     count = (w.before[d] + size + w.after[d] - w.dilations[d] * (w.kernel[d] - 1) - 1) // w.strides[d] + 1
     at = np.arange(count)[:, None] * w.strides[d] + np.arange(w.kernel[d])[None, :] * w.dilations[d] - w.before[d]
     low, high = (-w.before[d], size + after) if padded else (0, size)
@@ -165,10 +165,10 @@ def _taps(w: Window, d: int, size: int, after: int, padded: bool) -> np.ndarray[
 
 
 def _lp(n: NodeReader, total: Callable[[Value], Value]) -> Value:
-    """The p-norm of what `total` sums."""
+    """Returns the p-norm of the elements that `total` sums."""
     x, p = n.input(0), n.integer("p", 2)
     if p < 1:
-        raise n.fail(f"there is no norm of order {p}")
+        raise n.fail(f"p must be at least 1, got {p}")
     b = n.build
     powers = b.emit("Mul", x, x) if p == 2 else b.emit("PowConst", b.emit("Abs", x), exponent=float(p))
     return b.emit("PowConst", total(powers), exponent=1 / p)
@@ -193,7 +193,7 @@ def _global(n: NodeReader) -> Value:
 
 
 def _lrn(n: NodeReader) -> Value:
-    """x / (bias + alpha / size · Σ over neighbouring channels of x²) ^ beta."""
+    """Imports x / (bias + alpha / size · Σ over neighbouring channels of x²) ^ beta."""
     b, x, size = n.build, n.input(0), n.integer("size")
     _image(n, x)
     if not 1 <= size <= MOST_PIXELS:
@@ -209,7 +209,7 @@ def _lrn(n: NodeReader) -> Value:
 
 
 def _max_unpool(n: NodeReader) -> Value:
-    """Values put back at flat positions: a scatter into zeros."""
+    """Imports MaxUnpool: values are scattered to flat positions in zeros."""
     b, x, positions = n.build, n.input(0), n.input(1)
     kernel = _kernel(n, x)
     strides, pads = _listed(n, "strides", len(kernel)), _pads(n, len(kernel))

@@ -1,1 +1,1 @@
-"""The model graph: values, nodes, and what every operator computes."""
+"""The model graph: values, nodes, and the tensor expression of every operator."""

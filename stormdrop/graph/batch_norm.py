@@ -1,16 +1,18 @@
-"""Scales and shifts by constants go into the weights beside them.
+"""Folding of scales and shifts by constants into neighbouring constant weights.
 
 Batch norm is a Mul and an Add of constants here, a bias an Add. Around a product with constant weights W (Conv,
-ConvTranspose, MatMul) they are one product and one Add:
+ConvTranspose, MatMul) they become one product and one Add:
 
     (W ∗ (a·x + b)) · s + t   =   (a·W·s) ∗ x + ((W ∗ b)·s + t)
 
-a and b are per input channel, s per output channel, t anything that the result has room for; b needs a window without
-padding. Only values with a single reader, that are no output, are merged; nothing is looked through but movements of
-scalars. New weights are computed in f64 and rounded once. What would overflow stays as it is.
+Here a and b are per input channel, s is per output channel, and t is any constant that broadcasts to the result. A
+shift b needs a window without padding.
 
-Invariant: `_Folding` holds a graph at every moment: `producers` gives each value's node, `uses` and `readers` are those
-of now.
+Only values with a single reader that are no outputs are merged; the pass looks through no nodes except movements of
+scalars. New weights are computed in f64 and rounded once. Weights that would overflow stay unchanged.
+
+Invariant: `_Folding` holds a graph at every moment. `producers` gives each value's node; `uses` and `readers` describe
+the current graph.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from stormdrop.ops.broadcast import broadcast_shape
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 MOVES = frozenset({"Reshape", "Transpose"})
-"""What a factor that is the same everywhere may be moved across."""
+"""Operators across which a uniform factor may be moved."""
 MOST_DOUBLED = 1 << 20
-"""Weights of more bytes that something else reads too are not copied to save a multiplication."""
+"""The largest weights, in bytes, that are copied to save a multiplication if they have another reader."""
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """Merge multiplications and additions of constants around products into weights and one addition.
+    """Merges multiplications and additions of constants around products into weights and one addition.
 
         Add(Mul(Add(Conv(x, w), b), s), t)   ->   Add(Conv(x, w·s), b·s + t)
         Conv(Mul(x, a), w)                   ->   Conv(x, a·w)
@@ -57,7 +59,7 @@ ONE, ZERO = np.ones(1), np.zeros(1)
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """x · scale + shift, of a value x."""
+    """The function x · scale + shift of a value x."""
 
     x: Value
     scale: Array
@@ -68,8 +70,9 @@ class _Step:
 class _Product:
     """A product with constant weights.
 
-    `reads` and `writes` are the channel dimensions of its data and of its result, `inner` and `outer` those of its
-    weights. With groups, the first of these two in a file's order holds all groups, the other one is of one group.
+    `reads` and `writes` are the channel dimensions of its data and of its result, `inner` and `outer` the channel
+    dimensions of its weights. With groups, the weight dimension that comes first in the file's order holds all groups,
+    and the second dimension holds one group.
     """
 
     node: Node
@@ -85,13 +88,13 @@ class _Product:
 
     @property
     def takes_shift(self) -> bool:
-        """Whether a constant added to each input channel is a constant added to each output channel."""
+        """True if adding constants to the input channels adds constants to the output channels."""
         if self.node.op == "Conv":
             return not any((*self.node.integers("before"), *self.node.integers("after")))
         return self.node.op == "MatMul"
 
     def factor(self, channels: Array, outwards: bool) -> Array:
-        """Numbers per output channel, or per input channel, or one for all, shaped to multiply the weights."""
+        """Returns numbers per output or input channel, or a single number, in a shape to multiply the weights."""
         shape = self.weights.shape
         at, other = (self.outer, self.inner) if outwards else (self.inner, self.outer)
         if channels.size in (1, shape[at]):
@@ -102,9 +105,9 @@ class _Product:
         return table.reshape([n if d in (at, other) else 1 for d, n in enumerate(shape)])
 
     def response(self, channels: Array, w: Array) -> Array:
-        """What adding numbers per input channel adds to the result, shaped to be added to it.
+        """Returns the change of the result if `channels` is added to the input channels, in a shape for addition.
 
-        Only where `takes_shift`.
+        Requires `takes_shift`.
         """
         matrices = self.node.op == "MatMul"
         kept = [d for d in range(w.ndim) if d != self.inner] if matrices else [self.outer]
@@ -113,7 +116,7 @@ class _Product:
 
 
 def _contracted(w: Array, factor: Array, kept: Sequence[int]) -> Array:
-    """Σ w·factor over all dimensions but the kept ones, in f64 without a copy of the weights."""
+    """Returns Σ w·factor over all dimensions except the kept dimensions, in f64 without a copy of the weights."""
     dims = list(range(w.ndim))
     wide = factor.reshape((1,) * (w.ndim - factor.ndim) + factor.shape)
     return np.asarray(np.einsum(w, dims, wide, dims, list(kept), dtype=np.float64))
@@ -124,7 +127,7 @@ def _shaped(channels: Array, rank: int, at: int) -> Array:
 
 
 def _channels(c: Array, rank: int, at: int | None) -> Array | None:
-    """A constant as numbers per channel, or as one for all; None where it is neither.
+    """Returns a constant as numbers per channel or as a single number for all channels, else None.
 
     Without `at` there are no channels.
     """
@@ -136,12 +139,12 @@ def _channels(c: Array, rank: int, at: int | None) -> Array | None:
 
 
 def _has_room(a: Array, b: Array) -> bool:
-    """Whether a and b together are no larger than one of them."""
+    """Returns whether the broadcast of a and b is no larger than the larger of the two."""
     return prod(broadcast_shape(a.shape, b.shape)) <= max(a.size, b.size)
 
 
 def _scaled(w: Array, factors: Sequence[Array]) -> Array | None:
-    """The weights times all factors, computed in f64 piece by piece and rounded once; None where that overflows."""
+    """Returns the weights times all factors, in f64 piece by piece and rounded once; None if that overflows."""
     result = np.empty(w.shape, w.dtype)
     try:
         with np.errstate(over="raise", invalid="raise", under="ignore"):
@@ -161,9 +164,9 @@ class _Folding:
         self.outputs = frozenset(graph.outputs)
         self.producers: dict[Value, Node] = {}
         self.readers: dict[Value, Node] = {}
-        """The last reader: the only one where `uses` is 1."""
+        """The last reader of a value, its only reader if `uses` is 1."""
         self.slots: dict[Value, tuple[Value, ...]] = {}
-        """What is computed where the graph computed a value, if that has changed."""
+        """The current nodes' values in place of a value of the original graph, if they changed."""
         self.dropped: set[Value] = set()
         for node in graph.nodes:
             self._put(node)
@@ -184,7 +187,7 @@ class _Folding:
         return self.readers.get(v) if self.uses[v] == 1 and v not in self.outputs else None
 
     def merge(self, node: Node) -> None:
-        """Take what stands around one product into it."""
+        """Folds the scales and shifts around one product into its weights."""
         product = self._product(node)
         if product is None or (self.uses[product.weights] > 1 and product.weights.nbytes > MOST_DOUBLED):
             return
@@ -221,7 +224,7 @@ class _Folding:
         return _Product(node, 0, rank - 1, rank - 1, rank - 2, rank - 1)
 
     def _before(self, product: _Product) -> tuple[list[Node], Array, Array]:
-        """The steps that end in the product's data, from the last one up, and what they do to each channel."""
+        """Returns the steps that end in the product's data, last step first, and their scale and shift per channel."""
         steps: list[Node] = []
         a, b = ONE, ZERO
         v, channel = product.node.inputs[product.data], product.reads
@@ -232,7 +235,7 @@ class _Folding:
                 continue
             step = self._step(node, None)
             if step is None or ((made := self.producers.get(step.x)) is not None and made.op == "SumPool"):
-                break  # nothing to fold, or a mean
+                break  # no scale or shift to fold, or a mean
             scale, shift = (_channels(c, v.rank, channel) for c in (step.scale, step.shift))
             if scale is None or shift is None or (shift.any() and not product.takes_shift):
                 break
@@ -242,7 +245,7 @@ class _Folding:
         return steps, a, np.broadcast_to(b, (extent,))
 
     def _behind(self, product: _Product, shift: Array) -> tuple[list[Node], Array, Array]:
-        """The steps that follow the product, the factor they put on each channel, and all that is added in the end."""
+        """Returns the steps that follow the product, their factor for each channel, and the sum of all shifts."""
         steps: list[Node] = []
         scale = ONE
         v, rank = product.node.output, product.node.output.rank
@@ -263,7 +266,10 @@ class _Folding:
         return steps, scale, shift
 
     def _step(self, node: Node, of: Value | None) -> _Step | None:
-        """What the node does to `of` (or to the operand that is not constant), if that is all it does."""
+        """Returns the scale and shift that the node applies to `of` (None: to its operand that is not constant).
+
+        Returns None for nodes that compute anything else.
+        """
         if node.output.dtype not in FLOATS:
             return None
         if node.op == "Neg":
@@ -292,14 +298,17 @@ class _Folding:
                 return _Step(x, ONE, -c) if constant[1] else _Step(x, -ONE, c)
 
     def _bypass(self, step: Node) -> None:
-        """Let the only reader of a step read what the step reads."""
+        """Connects the only reader of a step to the step's input."""
         x = next(v for v in step.inputs if v not in self.constants)
         reader = self.readers[step.output]
         self._put(replace(reader, inputs=tuple(x if v == step.output else v for v in reader.inputs)))
         self.dropped.add(step.output)
 
     def _addend(self, product: _Product, shift: Array) -> Array:
-        """Shaped like an imported bias: a window's has the image's rank, a matrix product's no leading ones."""
+        """Returns a shift shaped like an imported bias.
+
+        The bias of a window has the image's rank; the bias of a matrix product has no leading dimensions of extent 1.
+        """
         rank = product.node.output.rank
         shape = (1,) * (rank - shift.ndim) + shift.shape
         if product.node.op == "MatMul":
@@ -309,7 +318,7 @@ class _Folding:
             return shift.reshape(shape).astype(NUMPY[product.node.output.dtype])
 
     def _replace(self, product: _Product, weights: Array, added: Array | None, behind: Sequence[Node]) -> None:
-        """Put the merged product, and an addition behind it, where the product stood."""
+        """Replaces the product by the merged product, followed by an addition if `added` is given."""
         node = self.producers[product.node.output]
         start, end = node.output, behind[-1].output if behind else node.output
         w = product.weights

@@ -1,8 +1,7 @@
-"""Making a graph node by node. Shapes follow from the operators; what depends on constants alone is computed at once.
+"""Construction of a graph node by node. Operators determine shapes; results of constants alone are computed at once.
 
-Bounds: what is folded is little (see `fold`); no value of a model may be larger than `MOST_VALUE` or have more
-dimensions than `MOST_DIMENSIONS`, and no model more nodes than `MOST_NODES`: a small file cannot ask for a huge array,
-or for endless work.
+Bounds: folding is limited (see `fold`), values have at most `MOST_VALUE` bytes and `MOST_DIMENSIONS` dimensions, and a
+model has at most `MOST_NODES` nodes. So a small file can cause neither a huge array nor endless work.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,14 +17,14 @@ from stormdrop.errors import UserError
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer
-from stormdrop.ir.dtypes import HALVES, ITEMSIZE, NUMPY, PAIRS, Dtype
+from stormdrop.ir.conversion import DTYPES
+from stormdrop.ir.dtypes import HALVES, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.expr import identity_of
 
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
 MOST_NODES = 250_000
 MOST_PARTS = 16
-DTYPES: dict[np.dtype[Any], Dtype] = {np.dtype(t): d for d, t in NUMPY.items() if d not in PAIRS}
 
 
 class GraphBuilder:
@@ -52,11 +50,11 @@ class GraphBuilder:
         return value
 
     def reserve(self, name: str) -> str:
-        """A name that no value will have."""
+        """Returns a name that no value will have."""
         return self._names.fresh(name)
 
     def constant(self, data: ArrayLike, dtype: Dtype | None = None, name: str = "") -> Value:
-        """An array as a value; it must not be changed afterwards."""
+        """Returns an array as a value; the array must not change afterwards."""
         array = np.asarray(data, NUMPY[dtype] if dtype else None)
         if array.dtype not in DTYPES:
             raise UserError(f"{self.node}: constants of type {array.dtype} are not supported")
@@ -68,11 +66,11 @@ class GraphBuilder:
         return self.constant(value, like.dtype)
 
     def array(self, value: Value) -> Array | None:
-        """What is known of a value, if it is a constant."""
+        """Returns the array of a value if it is a constant, else None."""
         return self.constants.get(value)
 
     def emit(self, op: str, *inputs: Value, **attributes: Attribute) -> Value:
-        """The result of one operation: a new node, or a constant where all inputs are."""
+        """Returns the result of one operation: a new node, or a constant if all inputs are constants."""
         shape, dtype = infer(op, inputs, attributes)
         value = Value(self._names.fresh(self.hint), shape, dtype)
         self._check_size(value)
@@ -99,7 +97,7 @@ class GraphBuilder:
             raise UserError(f"%{name} has {value.rank} dimensions; at most {MOST_DIMENSIONS} are supported")
 
     def rename(self, value: Value, name: str, since: int) -> Value:
-        """Give the result of one of the nodes emitted after position `since` another name, if that is free."""
+        """Renames the result of one of the nodes emitted after position `since`, if the new name is free."""
         if value.name == name or name in self._names.taken:
             return value
         for k in range(len(self.nodes) - 1, since - 1, -1):
@@ -124,7 +122,7 @@ class GraphBuilder:
         return x if tuple(shape) == x.shape else self.emit("Expand", x, shape=tuple(map(int, shape)))
 
     def cut(self, x: Value, ranges: Mapping[int, tuple[int, int, int]]) -> Value:
-        """x from a start, in steps, so many elements: in the dimensions that `ranges` names."""
+        """Returns a part of x: by start, step and count in the dimensions that `ranges` names."""
         whole = [(0, 1, e) for e in x.shape]
         parts = [ranges.get(d, w) for d, w in enumerate(whole)]
         if parts == whole:
@@ -133,7 +131,7 @@ class GraphBuilder:
         return self.emit("Slice", x, starts=starts, steps=tuple(p[1] for p in parts), shape=tuple(p[2] for p in parts))
 
     def concat(self, parts: Sequence[Value], along: int) -> Value:
-        """A concatenation, of many parts in groups: every part adds a level to the expression."""
+        """Returns a concatenation; many parts are joined in groups, as every part adds a level to the expression."""
         while len(parts) > 1:
             groups = [parts[k : k + MOST_PARTS] for k in range(0, len(parts), MOST_PARTS)]
             parts = [self.emit("Concat", *g, axis=along) if len(g) > 1 else g[0] for g in groups]
@@ -143,7 +141,7 @@ class GraphBuilder:
         return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """Sum, Max, Min or Prod; over no dimension it is the value itself, over an empty one the neutral element."""
+        """Returns Sum, Max, Min or Prod: without dimensions the value itself, over an empty one the neutral element."""
         if not axes:
             return x
         dims = tuple(sorted(axes))
@@ -154,7 +152,7 @@ class GraphBuilder:
         return self.emit(f"Reduce{kind}", x, axes=dims, keepdims=int(keepdims))
 
     def graph(self, outputs: Sequence[Value], names: Sequence[str], name: str, opset: int) -> Graph:
-        """The finished graph, without what no output needs."""
+        """Returns the finished graph, without nodes and constants that no output needs."""
         inputs, nodes = tuple(self.inputs), tuple(self.nodes)
         return Graph(inputs, tuple(outputs), nodes, self.constants, name, opset, tuple(names)).pruned()
 
@@ -163,8 +161,9 @@ class GraphBuilder:
 
 
 def _widens_weights(node: Node) -> bool:
-    """Whether a node makes f32 of a matrix of halves or quantised numbers: products may read these themselves (see
-    `halves` and `quantized`).
+    """Returns whether a node widens a matrix of halves or quantised numbers to f32.
+
+    Products may read such matrices themselves (see `halves` and `quantized`).
     """
     x = node.inputs[0]
     return x.rank >= 2 and ((node.op == "Cast" and x.dtype in HALVES) or node.op == "Dequantize")

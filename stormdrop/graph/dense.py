@@ -1,10 +1,10 @@
-"""Dense layers next to images: the order of a flattened image is put into the constant weights, not into the data.
+"""Dense layers next to images: the constant weights, not the data, are reordered for the order of a flattened image.
 
     MatMul(Relu(Reshape[n, k](Transpose(x))), W)       ->  MatMul(Relu(Reshape[n, k](x)), W with permuted rows)
     Transpose(Reshape[n, c, h, w](Relu(MatMul(x, W)))) ->  Reshape[n, h, w, c](Relu(MatMul(x, W with permuted columns)))
 
-Between the two stand elementwise nodes at most, whose constants are reordered likewise. Each weight is copied once. A
-rewrite applies only where its Transpose vanishes: where nothing else reads what it gives.
+The nodes between the Transpose and the product must be elementwise; their constants are reordered likewise. Each weight
+is copied once. A rewrite applies only if its Transpose vanishes: the Transpose's result has no other reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stormdrop.graph.layout_rules import Order, matched, weighty
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """A dimension of the flattened image, seen as `extents`, takes them in another order."""
+    """A reordering of the flattened image's dimension, viewed as `extents`."""
 
     extents: tuple[int, ...]
     order: Order
@@ -34,7 +34,7 @@ class Shuffle:
 
 @dataclass(slots=True)
 class _Changes:
-    """What becomes of nodes and constants."""
+    """The replacements of nodes and constants."""
 
     graph: Graph
     outputs: set[Value]
@@ -56,7 +56,7 @@ class _Changes:
         return readers[0] if len(readers) == 1 and v not in self.outputs else None
 
     def weigh(self, product: Node, shuffle: Shuffle, of_rows: bool) -> None:
-        """A product whose weights' rows or columns are reordered; it may have been met from its other side before."""
+        """Reorders the rows or columns of a product's weights, which may already be reordered on the other side."""
         (now,) = self.nodes.get(product, [product])
         w = now.inputs[1]
         last = of_rows == now.flag("transpose_b", 0)
@@ -64,7 +64,7 @@ class _Changes:
         self.nodes[product] = [replace(now, inputs=(now.inputs[0], weights))]
 
     def reordered(self, node: Node, shuffle: Shuffle, size: int) -> None:
-        """An elementwise node whose constants of the flattened extent are reordered."""
+        """Reorders the constants of the flattened extent of an elementwise node."""
         known = {v for v in node.inputs if v in self.graph.constants and v.shape[-1:] == (size,)}
         inputs = tuple(self.constant(v, shuffle, v.rank - 1) if v in known else v for v in node.inputs)
         if inputs != node.inputs:
@@ -72,7 +72,7 @@ class _Changes:
 
 
 def without_transposes_of_dense(graph: Graph) -> Graph:
-    """The same function; the graph itself where there is nothing to do."""
+    """Returns the graph without Transposes next to dense layers; the graph itself if there are none."""
     candidates = [n for n in graph.nodes if n.op == "Transpose"]
     if not candidates:
         return graph
@@ -86,7 +86,10 @@ def without_transposes_of_dense(graph: Graph) -> Graph:
 
 
 def _shuffle(flat: Value, image: Value, order: Sequence[int]) -> Shuffle | None:
-    """How the image's dimensions that the last one of `flat` holds stand in `order`; None where others move too."""
+    """Returns the order, within `order`, of the image's dimensions that the last dimension of `flat` joins.
+
+    Returns None if further dimensions move.
+    """
     dims = next((t for s, t in matched(flat.shape, image.shape) or () if s == (flat.rank - 1,)), None)
     if dims is None:
         return None
@@ -99,7 +102,7 @@ def _shuffle(flat: Value, image: Value, order: Sequence[int]) -> Shuffle | None:
 
 
 def _flattening(node: Node, changes: _Changes) -> bool:
-    """From a Transpose down: a Reshape, elementwise nodes, and nothing but products with constant weights."""
+    """Rewrites a Reshape after a Transpose, elementwise nodes, and only products with constant weights behind them."""
     graph, image = changes.graph, node.output
     reshape = changes.sole_reader(image)
     if reshape is None or reshape.op != "Reshape":
@@ -128,7 +131,10 @@ def _flattening(node: Node, changes: _Changes) -> bool:
 
 
 def _unflattening(node: Node, changes: _Changes) -> None:
-    """From a Transpose up: a Reshape, elementwise nodes, a product with constant weights; each has one reader."""
+    """Rewrites a product with constant weights, elementwise nodes and a Reshape before a Transpose.
+
+    Each of these nodes has a single reader.
+    """
     graph = changes.graph
     reshape = graph.producers.get(node.inputs[0])
     if reshape is None or reshape.op != "Reshape" or changes.sole_reader(reshape.output) is not node:
@@ -146,7 +152,7 @@ def _unflattening(node: Node, changes: _Changes) -> None:
             return
         if producer.op == "MatMul" and producer.inputs[1] in graph.constants:
             break
-        # `main` is the operand of the flattened extent; others may only be spread along it.
+        # `main` is the operand of the flattened extent; further operands may only be broadcast along it.
         main = [u for u in producer.inputs if u not in graph.constants and u.shape[-1:] not in ((), (1,))]
         if producer.op not in ELEMENTWISE or [u.shape[-1] for u in main] != [size]:
             return

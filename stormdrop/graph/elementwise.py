@@ -1,7 +1,7 @@
-"""Elementwise operators as functions of scalars: what a fused kernel puts together.
+"""Elementwise operators as functions of scalars, the parts of a fused kernel.
 
-`ELEMENTWISE[op](node, a, b, …)` is the scalar expression of one output element; operands broadcast as NumPy's do.
-Whatever a node needs beside its operands is in its attributes.
+`ELEMENTWISE[op](node, a, b, …)` is the scalar expression of one output element; operands broadcast as NumPy's do. All
+further parameters of a node are its attributes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from stormdrop.graph.formula import POINTWISE_FORMULA, applied_to_elements
 from stormdrop.graph.graph import Node
 from stormdrop.ir import build
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype, Expr, binary, call, compare, select
+from stormdrop.ir.power import power
 from stormdrop.ops import scalar
 
 
@@ -26,7 +27,7 @@ def _leaky(n: Node, x: Expr) -> Expr:
 
 
 def _elu(n: Node, x: Expr) -> Expr:
-    """gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
+    """Returns gamma · (x, or alpha · (exp(x / width) - 1) below zero): Elu, Selu and Celu."""
     alpha, gamma, width = n.number("alpha"), n.number("gamma", 1.0), n.number("width", 1.0)
     inner = x if width == 1.0 else x / width
     below = call("expm1", inner) * (alpha * gamma)
@@ -52,7 +53,7 @@ def _is_inf(n: Node, x: Expr) -> Expr:
 
 
 def _shrink(n: Node, x: Expr) -> Expr:
-    """The attributes are cast to the operand's type, as in ONNX's function body."""
+    """Returns Shrink; the attributes are cast to the operand's type, as in ONNX's function body."""
     as_x = float if x.dtype in FLOATS else int
     limit, bias = as_x(n.number("lambd")), as_x(n.number("bias"))
     above = select(compare("gt", x, scalar.number(limit, x)), x - bias, scalar.number(0, x))
@@ -73,22 +74,22 @@ def _prelu(n: Node, x: Expr, slope: Expr) -> Expr:
 
 
 def _quantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
-    """round(x / scale) + zero, saturated; sums that are beyond f32's integers are beyond the result's type too."""
+    """Returns round(x / scale) + zero, saturated; sums beyond f32's integers are beyond the result's type too."""
     return build.cast(call("round", x / scale) + zero, dtype_of(n.text("to")))
 
 
 def _requantize(n: Node, x: Expr, factor: Expr, zero: Expr) -> Expr:
-    """round(x · factor) + zero of an i32 sum x, saturated."""
+    """Returns round(x · factor) + zero of an i32 sum x, saturated."""
     return build.cast(call("round", build.cast(x, "f32") * factor) + zero, dtype_of(n.text("to")))
 
 
 def _dequantize(n: Node, x: Expr, scale: Expr, zero: Expr) -> Expr:
-    """(x - zero) · scale, rounded: no multiply-add joins the product with a sum that follows."""
+    """Returns (x - zero) · scale, rounded: no multiply-add joins the product with a following sum."""
     return binary("rounded_mul", build.cast(x, "f32") - zero, scale)
 
 
 def _plain(f: Callable[..., Expr]) -> Callable[..., Expr]:
-    """An operator that needs nothing but its operands."""
+    """Wraps a function of the operands alone, without attributes, as an operator."""
 
     def of_operands(_: Node, *operands: Expr) -> Expr:
         return f(*operands)
@@ -119,12 +120,12 @@ _ONE: dict[str, Callable[[Node, Expr], Expr]] = {
     "BitCast": lambda n, x: call(f"bits_as_{n.text('to')}", x),
     "IsInf": _is_inf,
     "Copy": lambda n, x: x,
-    "PowConst": lambda n, x: scalar.power(x, scalar.number(n.number("exponent"), x)),
+    "PowConst": lambda n, x: power(x, scalar.number(n.number("exponent"), x)),
 }
 
 _FUNCTION: dict[str, Callable[..., Expr]] = {
     "Div": scalar.divide,
-    "Pow": scalar.power,
+    "Pow": power,
     "Where": select,
     "Tan": scalar.tan,
     "Asin": scalar.asin,

@@ -1,7 +1,7 @@
-"""What holds no element is computed by nobody.
+"""Removal of computations on values without elements.
 
-After this pass a value without elements is an input or a constant, and a node whose result has elements reads none of
-them: kernels never see an empty loop over something that matters.
+After this pass a value without elements is an input or a constant. A node whose result has elements reads no value
+without elements, so kernels never contain an empty loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "Sum
 
 
 def empties(graph: Graph) -> Graph:
-    """A result without elements is a constant; a result that has some, of operands that have none, is what it equals:
+    """Makes results without elements constants, and lets no other node read a value without elements.
 
         Concat(a, empty, b)        ->  Concat(a, b)
         ReduceSum over no element  ->  0, also a product with k = 0, a convolution of no channels; ReduceMax -> -inf
         Pad(empty, value)          ->  value everywhere
         Scatter(x, no updates)     ->  x
 
-    Raises UserError where an operator would take an element out of nothing.
+    Raises UserError if an operator would take an element from an empty tensor.
     """
     sweep = Sweep(graph)
     for given in graph.nodes:
@@ -52,7 +52,7 @@ def _joined(sweep: Sweep, node: Node) -> None:
 
 
 def _equal(sweep: Sweep, node: Node) -> Value:
-    """What a node that reads nothing amounts to."""
+    """Returns the value that equals the result of a node whose operand is empty."""
     dtype = node.output.dtype
     match node.op:
         case "ScatterElements" | "ScatterND":
@@ -75,7 +75,7 @@ def _equal(sweep: Sweep, node: Node) -> Value:
 
 
 def _filled(sweep: Sweep, node: Node, value: Scalar) -> Value:
-    """A constant of the node's shape; one too large to keep is expanded when the model runs."""
+    """Returns a constant of the node's shape; a constant too large to keep is expanded when the model runs."""
     shape, dtype = node.output.shape, node.output.dtype
     fits = node.output.nbytes <= MOST_BYTES
     filled = sweep.constant(np.full(shape if fits else (), value, NUMPY[dtype]), f"{node.output.name}.c")

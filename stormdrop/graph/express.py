@@ -22,11 +22,11 @@ from stormdrop.ops import broadcast, contract, indexing, normalize, regions, sam
 Express = Callable[[Node, Sequence[Tensor]], Tensor]
 
 VIEWS = frozenset({"Reshape"})
-"""Operators that only rename elements of a row-major tensor: no work where the input is materialised."""
+"""Operators that only rename elements of a row-major tensor: no work if the input is materialised."""
 
 
 def express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
-    """The node's result, computed from its inputs. Raises UserError for an unknown operator."""
+    """Returns the node's result, computed from its inputs. Raises UserError for an unknown operator."""
     if node.op in ELEMENTWISE:
         function = ELEMENTWISE[node.op]
         return broadcast.elementwise(lambda operands: function(node, *operands), inputs)
@@ -36,7 +36,7 @@ def express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def task_of(node: Node, constants: Collection[Value] = ()) -> Task:
-    """One node as a task; inputs that are the same value are one tensor."""
+    """Returns one node as a task; equal inputs are one tensor."""
     tensors: dict[Value, Tensor] = {}
     for v in node.inputs:
         if v not in tensors:
@@ -89,6 +89,11 @@ def _roi_align(n: Node, x: Sequence[Tensor]) -> Tensor:
     return regions.roi_align(x[0], x[1], x[2], (height, width), samples, scale, n.flag("half_pixel"), n.flag("largest"))
 
 
+def _max_roi_pool(n: Node, x: Sequence[Tensor]) -> Tensor:
+    height, width = n.integers("extents")
+    return regions.max_roi_pool(x[0], x[1], (height, width), n.number("scale"))
+
+
 def _deformed_windows(n: Node, x: Sequence[Tensor]) -> Tensor:
     return regions.deformed_windows(x[0], x[1], x[2] if len(x) > 2 else None, window_of(n), n.integer("groups"))
 
@@ -112,6 +117,7 @@ EXPRESS: dict[str, Express] = {
     "ScatterND": lambda n, x: indexing.scatter_nd(x[0], x[1], x[2], n.text("reduction")),
     "WriteAt": lambda n, x: indexing.write_at(x[0], x[1], x[2], n.integer("axis"), n.flag("circular")),
     "RoiAlign": _roi_align,
+    "MaxRoiPool": _max_roi_pool,
     "DeformedWindows": _deformed_windows,
     "ReverseSequence": lambda n, x: indexing.reverse_sequence(
         x[0], x[1], n.integer("time_axis"), n.integer("batch_axis")

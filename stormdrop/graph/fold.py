@@ -1,11 +1,13 @@
-"""Evaluating nodes whose inputs are all constants, when a model is imported.
+"""Constant folding: evaluates nodes whose inputs are all constants, when a model is imported.
 
     folding = Folding()
-    array = folding(node, arrays)          # None where it is too much: such a node stays in the graph
+    array = folding(node, arrays)          # None above the bounds: such a node stays in the graph
 
-The common operators run in NumPy; every other one runs in the reference interpreter on its own tensor expression, so
-both mean the same. Invariant: what is made and what is worked is bounded, for one node and for all together, so that a
-small file can ask neither for much memory nor for much time.
+Common operators run in NumPy. All further operators run in the reference interpreter on their own tensor expression, so
+folded nodes and kernels compute the same function.
+
+Invariant: memory and work are bounded per node and in total, so a small file can cause neither huge memory use nor long
+work.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 
 MOST_BYTES = 64 << 20
-"""No folded result is larger than this."""
+"""The largest folded result."""
 MOST_STEPS = 1 << 24
-"""Nor is more than this evaluated by the interpreter for one; it does some 10 to 100 million a second."""
+"""The most points that the interpreter evaluates for one node; it evaluates some 10 to 100 million a second."""
 MOST_FOLDED = 1 << 31
 MOST_WORK = 1 << 25
-"""Bytes and steps of all nodes together."""
+"""The limits of bytes and steps for all nodes together."""
 PRODUCTS_PER_STEP = {"f32": 256, "f64": 256}
-"""Of a matrix product, which is much quicker than the interpreter where a library computes it."""
+"""The products counted as one step of a matrix product, as a library computes them much faster than the interpreter."""
 
 
 class Folding:
@@ -39,7 +41,7 @@ class Folding:
         self._bytes, self._steps = MOST_FOLDED, MOST_WORK
 
     def __call__(self, node: Node, inputs: Sequence[Array]) -> Array | None:
-        """The node's value, or None where it is too large to compute here."""
+        """Returns the node's value, or None if it is too large to compute here."""
         if not inputs or node.output.nbytes > min(MOST_BYTES, self._bytes):
             return None
         task = None if _is_quick(node) else task_of(node)
@@ -53,7 +55,7 @@ class Folding:
 
 
 def _is_quick(node: Node) -> bool:
-    """Whether NumPy says the same. Casts from floats saturate, which NumPy's do not."""
+    """Returns whether NumPy's result equals the interpreter's. Casts from floats saturate; NumPy's casts do not."""
     return node.op in NUMPY_OPS or (node.op == "Cast" and node.inputs[0].dtype not in FLOATS)
 
 

@@ -1,10 +1,10 @@
-"""Nodes whose operator is a formula: tensor expressions carried by the node itself, as text.
+"""Formula nodes: operators given as tensor expressions, which the node itself carries as text.
 
-    attributes = formula_attributes(task)              # of a task with one output; its inputs are those of the node
+    attributes = formula_attributes(task)              # a task with one output; its inputs are the node's inputs
     tensor = applied(node, tensors)                    # the formula over these tensors
 
-A formula that reads every operand as NumPy broadcasts it, and nothing else, is a `PointwiseFormula`: it is fused as any
-other elementwise operator is. Every other one is a `Formula`, a kernel of its own.
+A formula that reads every operand as NumPy broadcasts it, and nothing else, is a `PointwiseFormula`: it is fused like
+all elementwise operators. Every other formula is a `Formula`, a kernel of its own.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ FORMULA, POINTWISE_FORMULA = "Formula", "PointwiseFormula"
 
 
 def operator_of(task: Task) -> str:
-    """Which of the two a task with one output is."""
+    """Returns the operator for a task with one output: `PointwiseFormula` or `Formula`."""
     return POINTWISE_FORMULA if _is_pointwise(task) else FORMULA
 
 
 def formula_attributes(task: Task, label: str) -> dict[str, Attribute]:
-    """The attributes of the node for a task with one output; `label` is what reports call it."""
+    """Returns the attributes of a formula node for a task with one output; `label` is its name in reports."""
     (result,) = task.outputs
     text = json.dumps(task.to_json(), separators=(",", ":"))
     return {"formula": text, "shape": result.shape, "dtype": result.dtype, "label": label}
 
 
 def _task(node: Node) -> Task:
-    """With axes of its own each time: one formula may stand twice in a kernel."""
+    """Returns the formula as a task with new axes at each call: one formula may occur twice in a kernel."""
     return Task.from_json(json.loads(node.text("formula")))
 
 
 def applied(node: Node, inputs: Sequence[Tensor]) -> Tensor:
-    """The formula over the tensors of the node's inputs."""
+    """Returns the formula over the tensors of the node's inputs."""
     task = _task(node)
     known: dict[Tensor, Tensor] = dict(zip(task.inputs, inputs))
     for stage in task.variants[0].stages:
@@ -55,7 +55,7 @@ def applied(node: Node, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def applied_to_elements(node: Node, *operands: Expr) -> Expr:
-    """A pointwise formula of scalars."""
+    """Returns a pointwise formula of scalars."""
     task = _task(node)
     c = task.outputs[0].compute
     assert c is not None
@@ -78,7 +78,10 @@ def _is_pointwise(task: Task) -> bool:
 
 
 def _is_broadcast(load: Load, axes: Sequence[Axis]) -> bool:
-    """Whether a load reads its tensor at the axes themselves, trailing dimensions aligned, extents of 1 at 0."""
+    """Returns whether a load reads its tensor at the axes as NumPy broadcasts.
+
+    Trailing dimensions are aligned, and dimensions of extent 1 are read at 0.
+    """
     own = axes[len(axes) - len(load.indices) :]
     return len(load.indices) <= len(axes) and all(
         i is a or (n == 1 and isinstance(i, Const)) for i, a, n in zip(load.indices, own, load.tensor.shape)

@@ -1,14 +1,16 @@
-"""Which nodes become one kernel.
+"""Fusion: grouping nodes into kernels.
 
     groups(graph) -> [(node, …), …], in the order in which they can run
 
 An anchor (convolution, product, reduction, pooling, normalisation) takes the elementwise nodes behind it as its
-epilogue, and a cheap elementwise chain before it as its prologue; what is left of elementwise and movement nodes forms
-chains of its own. Nodes that only rename memory (`is_alias`) belong to no group: `storage` lets them cost nothing.
+epilogue, and a cheap elementwise chain before it as its prologue. The remaining elementwise and movement nodes form
+chains of their own. Nodes that only rename memory (`is_alias`) belong to no group: `storage` gives them no cost.
 
-A group grows from its last node T to T's immediate post-dominator P, the first node that all of T's readers lead to, if
-everything on the way is elementwise and of T's shape. So no value inside a group is read outside it, and no cycle
-between groups can arise: whatever depends on T and leads to P is on the way. A group stands where its last node stood.
+A group grows from its last node T to T's immediate post-dominator P, the first node on all paths from T to the outputs.
+It grows if all nodes on these paths are elementwise and of T's shape.
+
+So no value inside a group is read outside it, and groups form no cycle: a node that depends on T and leads to P is on
+these paths. A group stands at the position of its last node.
 """
 
 from __future__ import annotations
@@ -44,15 +46,15 @@ DEAR = frozenset().union(
     ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
     ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu", POINTWISE_FORMULA),
 )
-"""Elementwise operators of many instructions: not to be computed again for every reader."""
+"""Elementwise operators of many instructions, which must not be recomputed for every reader."""
 Group = tuple[Node, ...]
-"""Nodes of one kernel, in order; the last one's output is the only value that is read outside."""
+"""The nodes of one kernel, in order; only the last node's output is read outside."""
 MOST_NODES = 24
-"""A longer chain is cut: code grows, and registers run out."""
+"""The most nodes of a fused chain: in longer chains, code grows and registers run out."""
 
 
 def is_alias(node: Node) -> bool:
-    """Whether the node's result is its input's memory seen otherwise (or, for Concat, its inputs' put side by side)."""
+    """Returns whether the result is a view of the input's memory or, for Concat, the inputs' memory side by side."""
     match node.op:
         case "Reshape" | "Concat":
             return True
@@ -70,7 +72,7 @@ def keeps_rows(perm: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 
 def groups(graph: Graph) -> list[Group]:
-    """Every node that is no alias is in exactly one group."""
+    """Returns the groups of the graph; every node that is no alias is in exactly one group."""
     return _Fusion(graph).run()
 
 
@@ -122,11 +124,11 @@ class _Fusion:
             del self.group_of[last]
 
     def _stores_wide(self, step: list[Node]) -> bool:
-        """Whether a kernel that ends with these nodes stores widened numbers, which its readers can widen."""
+        """Returns whether a kernel ending with these nodes stores widened numbers, which its readers could widen."""
         return len(step) == 1 and widens(step[0]) and step[0].output not in self.outputs
 
     def _way(self, start: Node, end: Node) -> list[Node] | None:
-        """All nodes from `start` (without it) to `end`, or None where one of them cannot be fused."""
+        """Returns all nodes on the paths from `start` (exclusive) to `end`, or None if one cannot be fused."""
         shape = start.output.shape
         found: dict[Node, None] = {}
         stack = [start]
@@ -143,7 +145,7 @@ class _Fusion:
         return list(found)
 
     def _absorb(self, node: Node) -> None:
-        """Take whole groups before this node into its own, where computing them in place is worth it."""
+        """Takes complete groups before this node into its own group if computing them in place is worth it."""
         producers = self.graph.producers
         mine = self.group_of[node]
         for v in dict.fromkeys(node.inputs):
@@ -166,7 +168,7 @@ class _Fusion:
                 return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
             case "Conv":
                 sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
-                # What converts to i16 is computed into a copy of the kernel's own, whatever the window.
+                # Operands that are converted to i16 are computed into a copy of the kernel's own, for any window.
                 return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and v == node.inputs[0]
             case "ConvTranspose":
                 return False
@@ -188,7 +190,10 @@ class _Fusion:
 
 
 def post_dominators(graph: Graph) -> Mapping[Node, Node]:
-    """For every node the first one that all ways to the model's outputs share; none where they part for good."""
+    """Returns the immediate post-dominator of every node: the first node on all its paths to the model's outputs.
+
+    Nodes without such a node are absent.
+    """
     parent: dict[Node, Node | None] = {}
     depth: dict[Node, int] = {}
     outputs = frozenset(graph.outputs)

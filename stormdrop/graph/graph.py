@@ -1,13 +1,15 @@
 """The model graph: immutable values and nodes in topological order.
 
     g = load("model.onnx");  print(g)
-    g2 = g.rewrite(lambda node: [...] or None)        # a new graph; what is not replaced is shared
+    g2 = g.rewrite(lambda node: [...] or None)        # a new graph; unchanged nodes are shared
 
 A value is a name, a shape and an element type; all shapes are numbers. Every node has exactly one output and its
-attributes are plain data: axes, pads, sizes and the like are attributes, never inputs. Invariant (see `verify`): every
-value is an input, a constant or the output of one node that stands before its readers, and names are unique.
+attributes are plain data: axes, pads, sizes and the like are attributes, never inputs.
 
-Names come from files and may hold anything. They are data inside the graph; `shown` makes them fit to print.
+Invariant (see `verify`): every value is an input, a constant or the output of one node that precedes its readers, and
+names are unique.
+
+Names come from files and may hold any text. They are data inside the graph; `shown` makes them fit to print.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ MOST_REGION = 64
 
 
 def shown(name: str) -> str:
-    """A name as printed: short, one line, without quotes, markup, path separators or control characters."""
+    """Returns a name as printed: short, one line, without quotes, markup, path separators or control characters."""
     kept = [c if c.isalnum() or c in "_.:-+@#" else _escape(c) for c in name[:SHOWN]]
     return "".join(kept) + ("…" if len(name) > SHOWN else "")
 
@@ -45,7 +47,7 @@ def _escape(c: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What flows along an edge."""
+    """An edge of the graph: a tensor with a name, a shape and an element type."""
 
     name: str
     shape: tuple[int, ...]
@@ -130,7 +132,7 @@ class Node(AttributeReader):
         return UserError(f"{self}: {message}")
 
     def constant(self, key: str, dtype: Dtype) -> bool | int | float:
-        """A number that stands for an element of this type: integers keep all their bits."""
+        """Returns a number that stands for an element of this type: integers keep all their bits."""
         value = self.typed(key, None, (int, float), "a number")
         return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
 
@@ -151,15 +153,22 @@ def _attribute(value: Attribute) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A model. `input_names` and `output_names` are those that the user knows; several outputs may be one value."""
+    """A model. `input_names` and `output_names` are the names that users see; several outputs may be one value."""
 
     inputs: tuple[Value, ...]
+    """The values that a caller gives."""
     outputs: tuple[Value, ...]
+    """The values that a run returns."""
     nodes: tuple[Node, ...]
+    """The operations, producers first."""
     constants: Mapping[Value, Array]
+    """The arrays of values that are the same in every run."""
     name: str = "model"
+    """The name of the model."""
     opset: int = 0
+    """The version of the standard operators in the model's file; 0 if the graph comes from no file."""
     output_names: tuple[str, ...] = ()
+    """The names of the outputs, in order."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
@@ -168,10 +177,12 @@ class Graph:
 
     @property
     def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
         return tuple(v.name for v in self.inputs)
 
     @cached_property
     def producers(self) -> Mapping[Value, Node]:
+        """The node that computes each value."""
         return {v: node for node in self.nodes for v in node.outputs}
 
     @cached_property
@@ -186,9 +197,10 @@ class Graph:
     def rewrite(
         self, visit: Callable[[Node], Sequence[Node] | None], constants: Mapping[Value, Array] | None = None
     ) -> Graph:
-        """A new graph in which every node that `visit` answers is replaced by its answer (perhaps by nothing).
+        """Returns a new graph; the sequence that `visit` returns replaces its node (None: the node stays).
 
-        The answer must compute the outputs that are still read. `constants` are added. What nobody reads is dropped.
+        The sequence, perhaps empty, must compute the outputs that are still read. `constants` are added. Unread nodes
+        and constants are dropped.
         """
         nodes: list[Node] = []
         for node in self.nodes:
@@ -200,10 +212,10 @@ class Graph:
     def region(
         self, start: Value, inside: Callable[[Node], bool], ends: Callable[[Node], bool]
     ) -> tuple[list[Node], list[Node]] | None:
-        """The nodes that read a value, and those that read their results, up to the ones where the region ends.
+        """Returns the nodes that transitively read a value, and the nodes at which the region ends.
 
-        None where a node is neither inside nor an end, where an output is reached, and where there are more than
-        `MOST_REGION` nodes, so that a pass that asks for many regions is linear.
+        Returns None if a node is neither inside nor an end, if an output is reached, or if there are more than
+        `MOST_REGION` nodes. The limit keeps a pass that requests many regions linear.
         """
         found: dict[Node, None] = {}
         last: dict[Node, None] = {}
@@ -223,7 +235,7 @@ class Graph:
         return list(found), list(last)
 
     def pruned(self) -> Graph:
-        """Without nodes and constants that no output needs."""
+        """Returns the graph without nodes and constants that no output needs."""
         needed = set(self.outputs)
         kept: list[Node] = []
         for node in reversed(self.nodes):
@@ -236,6 +248,7 @@ class Graph:
         return replace(self, nodes=tuple(reversed(kept)), constants=constants)
 
     def lines(self) -> Iterator[str]:
+        """Yields the lines of the printed graph."""
         yield f"graph {shown(self.name)}({', '.join(map(str, self.inputs))})"
         for v, array in self.constants.items():
             small = f" = {array.tolist()}" if array.size <= 4 else ""
@@ -253,7 +266,7 @@ class Graph:
 
 
 class FreshNames:
-    """Names that no value has: of a graph, and of what was named here."""
+    """Generator of unused names: distinct from a graph's names and from its own earlier names."""
 
     def __init__(self, graph: Graph | None = None) -> None:
         self._graph = graph
@@ -267,7 +280,7 @@ class FreshNames:
         return {v.name for v in (*g.inputs, *g.constants)} | {n.output.name for n in g.nodes}
 
     def fresh(self, wanted: str) -> str:
-        """`wanted` itself, or with a number behind it."""
+        """Returns `wanted` itself, or `wanted` with a number appended."""
         name = wanted = wanted or "v"
         while name in self.taken:
             self._next[wanted] = self._next.get(wanted, 0) + 1

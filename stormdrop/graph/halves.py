@@ -1,12 +1,12 @@
-"""f16 and bf16 between kernels: where they are read as they are, and where rounding to them is left out.
+"""f16 and bf16 between kernels: kernels read halves directly, and roundings inside a kernel are omitted.
 
-The importer gives f32 arithmetic between casts (`frontend.halves`). Here
+The importer gives f32 arithmetic between casts (`frontend.halves`). This pass applies two rewrites:
 
     Conv(Cast(x, f32), Cast(w, f32))         ->   Conv(x, w), summed in f32: a kernel reads halves
     Relu(Cast(Cast(y, f16, storage=1), f32)) ->   Relu(y): inside a kernel, values stay f32
 
-A rounding is left out only where it is the file's storage type that asks for it (`storage`), and where the value has
-one reader, which is elementwise: the two then are one kernel, and nothing of f32 is stored.
+A rounding is omitted only if it exists for the file's storage type (`storage`), and if the value has a single,
+elementwise reader: producer and reader then are one kernel, and no f32 value is stored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from stormdrop.ir.dtypes import HALVES
 
 
 def halves(graph: Graph) -> Graph:
-    """Products read halves; chains of elementwise nodes round once, at their end."""
+    """Makes products read halves, and chains of elementwise nodes round once, at their end."""
     if not any(n.op == "Cast" and n.inputs[0].dtype in HALVES for n in graph.nodes):
         return graph
     uses, consumers, producers = use_counts(graph), graph.consumers, graph.producers
 
     def source(v: Value) -> Value | None:
-        """The half that a value is the f32 of."""
+        """Returns the half that a value widens to f32, or None."""
         node = producers.get(v)
         is_widening = node is not None and node.op == "Cast" and v.dtype == "f32" and node.inputs[0].dtype in HALVES
         return node.inputs[0] if node is not None and is_widening else None
 
     def unrounded(cast: Node) -> Value | None:
-        """The f32 that a widening cast gives back, but for a rounding that may be left out."""
+        """Returns the f32 value behind a widening cast and an omissible rounding, or None."""
         half = source(cast.output)
         rounding = producers.get(half) if half is not None else None
         if half is None or rounding is None or rounding.op != "Cast" or "storage" not in rounding.attributes:

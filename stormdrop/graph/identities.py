@@ -1,13 +1,16 @@
-"""Nodes that do nothing, or that do with their producer what one node could do.
+"""Nodes that do nothing, and pairs of nodes that one node can replace.
 
     Add(x, 0) -> x        Transpose(Transpose(x)) -> Transpose(x)        Mul(Mul(x, 2), 3) -> Mul(x, 6)
 
-All are exact for every number including NaN and infinities, with three exceptions that no one can want back: x + 0.0
-turns -0.0 into 0.0 and x does not; a sum over one element is that element; and two constants added or multiplied one
-after the other are rounded once instead of twice (`joined` refuses those that would overflow, vanish or cancel).
+All rewrites are exact for every number including NaN and infinities, with three harmless exceptions:
 
-A rule is given a node whose inputs are simplified already. It answers a value (readers read that), another node for the
-same value (which is looked at again), or None.
+- x + 0.0 turns -0.0 into 0.0; x does not.
+- A sum over one element becomes that element.
+- Two constants added or multiplied one after the other are rounded once instead of twice (`joined` refuses constants
+  that would overflow, vanish or cancel).
+
+A rule receives a node with simplified inputs. It returns a value that readers read instead, or another node for the
+same value (which is simplified again), or None.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ Answer = Value | Node | None
 
 
 def identities(graph: Graph) -> Graph:
-    """Drop every node that hands on its operand, and join pairs of nodes that are one."""
+    """Drops every node that returns its operand, and joins pairs of nodes into one."""
     rules = _Rules(graph)
     sweep = rules.sweep
     for given in graph.nodes:
@@ -48,17 +51,19 @@ def identities(graph: Graph) -> Graph:
 
 
 TAME = {"f32": 2.0**20, "f64": 2.0**49}
-"""Adding a number beyond this and taking it away again rounds: models do that on purpose."""
+"""The largest addends that may be merged: models add and subtract larger numbers to round on purpose."""
 IDEMPOTENT = frozenset({"Relu", "Abs", "Floor", "Ceil", "Round", "Sign"})
 INVOLUTIONS = frozenset({"Neg", "Not"})
 KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
-"""x op this = x; for the commutative ones also this op x."""
+"""The neutral constant c of each operator: x op c = x; for commutative operators also c op x = x."""
 COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
 
 
 def joined(op: str, a: Array, b: Array) -> Array | None:
-    """The constant that does what `op` with a and then with b does, or None: where it would be larger than both,
-    overflow, vanish, or where a sum of huge numbers would cancel what was rounded on purpose.
+    """Returns the constant with the effect of `op` with a and then with b.
+
+    Returns None if the constant would be larger than both, overflow or vanish, or if a sum of huge numbers would cancel
+    a deliberate rounding.
     """
     shape = broadcast_shape(a.shape, b.shape)
     if math.prod(shape) > max(a.size, b.size):
@@ -79,7 +84,7 @@ def joined(op: str, a: Array, b: Array) -> Array | None:
 
 
 def inverted(c: Array) -> Array | None:
-    """1 / c where multiplying by it is the same as dividing by c: powers of two."""
+    """Returns 1 / c if multiplying by it equals dividing by c (powers of two), else None."""
     if c.dtype.kind != "f" or not bool(np.all(np.abs(np.frexp(c)[0]) == 0.5)):
         return None
     with np.errstate(all="ignore"):
@@ -92,7 +97,7 @@ class _Rules:
     def __init__(self, graph: Graph) -> None:
         self.sweep = Sweep(graph)
         self.uses: Counter[Value] = use_counts(graph)
-        """Of the graph before: whether a value has other readers decides what is worth it, not what is right."""
+        """The uses in the graph before the sweep: other readers decide a rewrite's benefit, not its correctness."""
 
     def answer(self, node: Node) -> Answer:
         if node.op in IDEMPOTENT | INVOLUTIONS:
@@ -109,7 +114,7 @@ class _Rules:
         return node if node is not None and node.op == op else None
 
     def operands(self, node: Node) -> tuple[Value, Array] | None:
-        """The operand that is not constant and the one that is, the result having the first one's shape and type."""
+        """Returns the variable and the constant operand, if the variable operand has the result's shape and type."""
         a, b = node.inputs
         if (right := self.sweep.array(b)) is not None:
             x, c = a, right
@@ -120,7 +125,10 @@ class _Rules:
         return (x, c) if (x.shape, x.dtype) == (node.output.shape, node.output.dtype) else None
 
     def arithmetic(self, node: Node) -> Answer:
-        """x + 0, x · 1, … is x; by a constant, - and / become + and · where that is exact; two in a row are one."""
+        """Simplifies arithmetic: x + 0, x · 1, … become x, and two constants in a row become one.
+
+        Subtraction and division by a constant become + and · if that is exact.
+        """
         found = self.operands(node)
         if found is None:
             return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None
@@ -151,7 +159,7 @@ class _Rules:
         return replace(node, op=op, inputs=(x, self.sweep.constant(c, f"{node.output.name}.c")))
 
     def extreme(self, node: Node) -> Answer:
-        """max(x, x) and max(x, -inf) are x."""
+        """Simplifies max(x, x) and max(x, -inf) to x."""
         if node.inputs[0] == node.inputs[1]:
             return node.inputs[0]
         found = self.operands(node)
@@ -166,7 +174,7 @@ class _Rules:
         return chosen if chosen is not None and chosen.shape == node.output.shape else self.unexpanded(node)
 
     def unexpanded(self, node: Node) -> Answer:
-        """An elementwise node broadcasts by itself: f(Expand(x), y) is f(x, y) where y has the shape."""
+        """Replaces f(Expand(x), y) by f(x, y) if y has the shape: an elementwise node broadcasts by itself."""
         if node.op not in ELEMENTWISE or len(node.inputs) < 2:
             return None
         for k, v in enumerate(node.inputs):
@@ -185,7 +193,7 @@ class _Rules:
         return None if inner is None else replace(node, inputs=inner.inputs)
 
     def transpose(self, node: Node) -> Answer:
-        """One that only moves dimensions of extent 1 is a Reshape: it moves nothing in memory."""
+        """Simplifies a Transpose; it becomes a Reshape if it only moves dimensions of extent 1, as no data moves."""
         x, order = node.inputs[0], node.integers("perm")
         if order == tuple(range(x.rank)):
             return x
@@ -221,7 +229,7 @@ class _Rules:
         return replace(node, inputs=inner.inputs)
 
     def slice(self, node: Node) -> Answer:
-        """A slice of a slice is a slice."""
+        """Joins a slice of a slice to one slice."""
         x, starts, steps = node.inputs[0], node.integers("starts"), node.integers("steps")
         if x.shape == node.output.shape and not any(starts) and all(s == 1 or e == 1 for s, e in zip(steps, x.shape)):
             return x
@@ -253,7 +261,7 @@ class _Rules:
         return inner.output if inner is not None and inner.attributes == node.attributes else None
 
     def unchanged(self, node: Node) -> Answer:
-        """Repeat and Tile of once; a pool of one pixel."""
+        """Drops Repeat and Tile of once, and pools of one pixel."""
         x = node.inputs[0]
         if node.op in POOLS:
             window = window_of(node)
@@ -262,7 +270,7 @@ class _Rules:
         return x if x.shape == node.output.shape else None
 
     def reduction(self, node: Node) -> Answer:
-        """Over dimensions of extent 1 it is the element itself."""
+        """Drops a reduction over dimensions of extent 1: it is the element itself."""
         return self.reshaped(node) if node.inputs[0].size == node.output.size > 0 else None
 
 

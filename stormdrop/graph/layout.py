@@ -4,12 +4,15 @@
     Relu, Add, Concat, Slice, …  ->   the same on permuted operands
     Transpose                    ->   nothing: a value in another order
 
-Every value is held in one order of its dimensions, or in several once readers ask for them. Going backward, each node
-says in which order it would like its inputs (`layout_rules.wishes`); going forward, each takes the way
-(`layout_rules.options`) that costs least: bytes to be transposed for its inputs, and for its readers as far as they
-have said. A transpose is emitted when somebody needs it and at most once per value and order; one that moves only
-dimensions of extent 1 is a Reshape. Constants become transposed views of their arrays, so no weight is copied here.
-Inputs and outputs of the graph stay as they are. The time is linear in the number of nodes.
+Every value is held in one order of its dimensions, or in several if readers need several orders.
+
+1. Backwards, each node states the preferred order of its inputs (`layout_rules.wishes`).
+2. Forwards, each node takes the cheapest option (`layout_rules.options`). The cost is the number of bytes to transpose
+   for its inputs and, as far as their wishes are known, for its readers.
+
+A transpose is emitted on demand, at most once per value and order; a transpose that moves only dimensions of extent 1
+is a Reshape. Constants become transposed views of their arrays, so no weight is copied here. Inputs and outputs of the
+graph stay unchanged. The time is linear in the number of nodes.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is
 from stormdrop.graph.rejoin import keep_apart
 
 CONSIDERED = 3
-"""How many of the orders in which an input exists, or which readers wish, a node weighs."""
+"""The most held orders of each input, and the most wishes of readers, that a node considers."""
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The same function with windows in NHWC and few transposes; the graph itself where that gains nothing."""
+    """Returns the same function with windows in NHWC and few transposes; the graph itself if that gains nothing."""
     windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
     found = _Relayout(keep_apart(graph) if windows else graph).result()
     if not windows and transposed_bytes(found) >= transposed_bytes(graph):
@@ -37,12 +40,12 @@ def channels_last(graph: Graph) -> Graph:
 
 
 def transposed_bytes(graph: Graph) -> int:
-    """How much the graph's Transposes move."""
+    """Returns the bytes that the graph's Transposes move."""
     return sum(n.output.nbytes for n in graph.nodes if n.op == "Transpose")
 
 
 def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
-    """For every value the orders (without dimensions of extent 1) that its readers would like, and how many of them."""
+    """Returns for every value the orders (without dimensions of extent 1) that readers prefer, with their counts."""
     found: dict[Value, dict[Order, int]] = {}
     windowed: set[tuple[Value, Order]] = set()
 
@@ -80,7 +83,7 @@ class _Relayout:
         # A Transpose's result: another value, its dimensions in this order.
         self.renamed: dict[Value, tuple[Value, Order]] = {}
         self.known: dict[tuple[Value, Order], Node] = {}  # the old graph's Transposes, in the same terms
-        self.viewed: dict[Value, Value] = {}  # what a Reshape of the new graph is a view of
+        self.viewed: dict[Value, Value] = {}  # the source of every Reshape of the new graph
         self.names = FreshNames(graph)
 
     def result(self) -> Graph:
@@ -100,14 +103,14 @@ class _Relayout:
         self.known.setdefault((v, order), node)
 
     def resolve(self, v: Value, form: Form) -> tuple[Value, Form]:
-        """The value that this one is a transposition of, and the form in terms of its dimensions."""
+        """Returns the value of which `v` is a transposition, and the form in terms of its dimensions."""
         if v not in self.renamed:
             return v, form
         root, order = self.renamed[v]
         return root, tuple(order[d] if d >= 0 else d for d in form)
 
     def orders(self, v: Value) -> Held:
-        """The orders in which a value exists by now."""
+        """Returns the orders in which a value is held so far."""
         root, order = self.resolve(v, identity(v.rank))
         if root in self.graph.constants:
             return None
@@ -146,7 +149,11 @@ class _Relayout:
         return best
 
     def cost(self, node: Node, option: Option, wished: list[Order]) -> float:
-        """Bytes to transpose: inputs not held in this form, shared by those who wish it, and the result for readers."""
+        """Returns the bytes to transpose for an option.
+
+        Counted are inputs not held in the option's form, divided among the readers with the same wish, and the result
+        for its readers.
+        """
         total = 0.0
         for v, form in zip(node.inputs, option.forms):
             root, own = self.resolve(v, form)
@@ -161,7 +168,7 @@ class _Relayout:
         return total
 
     def get(self, v: Value, form: Form) -> Value:
-        """A value in a form: as it is held, viewed, or transposed."""
+        """Returns a value in a form: as it is held, viewed, or transposed."""
         v, form = self.resolve(v, form)
         if v in self.graph.constants:
             return self.constant(v, form)
@@ -197,7 +204,7 @@ class _Relayout:
         return output
 
     def constant(self, v: Value, form: Form) -> Value:
-        """A constant in a form: a view of its array."""
+        """Returns a constant in a form: a view of its array."""
         if form == identity(v.rank):
             return v
         if (v, form) not in self.formed:
@@ -210,7 +217,7 @@ class _Relayout:
         return self.formed[v, form]
 
     def view(self, source: Value, shape: tuple[int, ...], output: Value, old: Node | None = None) -> Value:
-        """A Reshape of what the source is itself a view of, or that."""
+        """Returns a Reshape of the root of which the source is a view, or the root itself if its shape is right."""
         root = self.viewed.get(source, source)
         if root.shape == shape:
             return root
@@ -222,7 +229,7 @@ class _Relayout:
         return output
 
     def named(self, v: Value, form: Form) -> Value:
-        """The new graph's value for this form of v: v itself, what the old graph calls it, or a new name."""
+        """Returns the new graph's value for this form of v: v itself, the old graph's value for it, or a new value."""
         if form == identity(v.rank):
             return v
         if (v, form) in self.known:

@@ -1,14 +1,13 @@
-"""What a node does when its inputs come with their dimensions in another order: the ways it can be computed, and the
-order it would like.
+"""Layout rules per operator: the options to compute a node on permuted inputs, and the orders it prefers.
 
     order   dimensions of a value in memory order: (0, 2, 3, 1) is channels-last of [n, c, h, w]
     form    an order in which -1 stands for an inserted dimension of extent 1, and dimensions of extent 1 may be missing
-    block   dimensions of the input and the dimensions of the result that they become: what a Reshape keeps together
+    block   dimensions of the input and the dimensions of the result that they become; a Reshape keeps them together
 
-A node that follows its input's order is described by blocks: ((2,), (2,)) for each dimension of a Slice, ((2, 3), (2,))
-where a Reshape joins h and w, ((2,), ()) where a reduction drops h. Blocks move as a whole, and everything else follows
-from that. Invariant: an `Option` says exactly what the node says, of permuted inputs, and its result permuted by
-`order`.
+Blocks describe a node that follows its input's order: ((2,), (2,)) for each dimension of a Slice, ((2, 3), (2,)) where
+a Reshape joins h and w, ((2,), ()) where a reduction drops h. Blocks move as a whole; all rules for such nodes follow.
+
+Invariant: an `Option` on permuted inputs computes the node's result, permuted by `order`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Block = tuple[Order, Order]
 Held = Sequence[Order] | None
 """The orders in which an input exists; None for a constant, which takes any form at no cost."""
 
-# How many of its inputs share the node's order (None: all); the others are read as they are.
+# The number of inputs that share the node's order (None: all); further inputs are read in their own order.
 FOLLOWERS: dict[str, int | None] = {
     **dict.fromkeys(("Concat", "GatherElements", "ScatterElements"), None),
     **dict.fromkeys(("Reshape", "Transpose", "Slice", "Pad", "Repeat", "Tile", "Interpolate", "Gather"), 1),
@@ -41,7 +40,7 @@ _EACH_PIXEL_DIMENSION = ("kernel", "strides", "dilations", "before", "after", "e
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to compute a node: the order of its result, the forms of its inputs, its attributes (None: unchanged)."""
+    """An option to compute a node: the result's order, the inputs' forms, and new attributes (None: unchanged)."""
 
     order: Order
     forms: tuple[Form, ...]
@@ -53,12 +52,12 @@ def identity(rank: int) -> Order:
 
 
 def weighty(order: Iterable[int], shape: Sequence[int]) -> Order:
-    """The order without dimensions of extent 1, inserted or not: equal ones differ by a view only."""
+    """Returns the order without dimensions of extent 1, inserted or not; forms with equal results differ by a view."""
     return tuple([d for d in order if d >= 0 and shape[d] != 1])
 
 
 def completed(order: Sequence[int], rank: int) -> Order:
-    """An order of all dimensions: each one that is missing follows its predecessor."""
+    """Returns an order of all dimensions: each missing dimension follows its predecessor."""
     if len(order) == rank:
         return tuple(order)
     result, have = list(order), set(order)
@@ -69,7 +68,7 @@ def completed(order: Sequence[int], rank: int) -> Order:
 
 
 def is_window(node: Node) -> bool:
-    """Whether the node slides over an image and is better off with its channels last.
+    """Returns whether the node slides over an image and runs faster with its channels last.
 
     Grouped transposed convolutions are written channels-first only.
     """
@@ -77,7 +76,7 @@ def is_window(node: Node) -> bool:
 
 
 def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
-    """The ways worth considering to compute a node, those that take an input as it is held first; never none."""
+    """Yields the options worth considering for a node, at least one; options on inputs as they are held come first."""
     if node.op in ELEMENTWISE or node.op == "Expand":
         yield from _aligned_options(node, held, wished)
     elif is_window(node):
@@ -91,7 +90,7 @@ def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterat
 
 
 def wishes(node: Node, order: Order) -> list[Order]:
-    """The order in which the node would like each input, if its readers would like its result in `order`."""
+    """Returns the preferred order of each input, given the order in which readers prefer the result."""
     plain = [identity(v.rank) for v in node.inputs]
     if node.op in ELEMENTWISE or node.op == "Expand":
         leads = [node.output.rank - v.rank for v in node.inputs]
@@ -113,7 +112,10 @@ def wishes(node: Node, order: Order) -> list[Order]:
 
 
 def blocks_of(node: Node) -> tuple[Block, ...] | None:
-    """How dimensions of the input become those of the result, in the input's order; None: no other order will do."""
+    """Returns the map from dimensions of the input to dimensions of the result, in the input's order.
+
+    None means that the node allows no other order.
+    """
     if node.op not in FOLLOWERS:
         return None
     rank = node.inputs[0].rank
@@ -135,19 +137,19 @@ def blocks_of(node: Node) -> tuple[Block, ...] | None:
 
 
 def matched(source: Sequence[int], target: Sequence[int]) -> tuple[Block, ...] | None:
-    """What a Reshape keeps together (`matching_runs`); None where there are no elements to tell by."""
+    """Returns the blocks of a Reshape (`matching_runs`); None for empty tensors, whose blocks are ambiguous."""
     return None if 0 in source else matching_runs(source, target)
 
 
 def carried(blocks: Sequence[Block], order: Order, rank: int) -> tuple[Order, Order]:
-    """The order nearest to `order` in which no block is torn, and the order that the result (of this rank) then has."""
+    """Returns the nearest order to `order` that tears no block, and the result's order (of this rank)."""
     at = {d: k for k, d in enumerate(order)}
     moved = sorted(blocks, key=lambda block: at[block[0][0]])
     return completed([d for b in moved for d in b[0]], len(order)), completed([d for b in moved for d in b[1]], rank)
 
 
 def returned(blocks: Sequence[Block], order: Order) -> Order | None:
-    """The order of the input that gives the result's dimensions this one; None where blocks would be torn."""
+    """Returns the order of the input that gives the result's dimensions this order; None if a block would be torn."""
     at = {d: k for k, d in enumerate(order)}
     named = [(min(at[d] for d in block[1] if d in at), block) for block in blocks if any(d in at for d in block[1])]
     moved = [block for _, block in sorted(named)]
@@ -174,7 +176,7 @@ def _following_options(
 
 
 def _moved(node: Node, order: Order) -> Mapping[str, Attribute] | None:
-    """The attributes of a node whose input has this order. A Reshape's shape is left to who makes it."""
+    """Returns the attributes of a node whose input has this order. The caller sets the shape of a Reshape."""
     if order == identity(len(order)) or node.op in ("Reshape", "Transpose"):
         return None
     changed: dict[str, Attribute] = dict(node.attributes)
@@ -206,11 +208,14 @@ def _aligned_options(node: Node, held: Sequence[Held], wished: Iterable[Order]) 
 
 
 def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
-    """Operands are aligned at their last dimensions: one of lower rank gets extents of 1 where the order needs it."""
+    """Returns the option that aligns operands at their last dimensions.
+
+    An operand of lower rank gets extents of 1 where the order needs them.
+    """
     if order == identity(len(order)):
         return Option(order, tuple(identity(v.rank) for v in node.inputs))
     forms: list[Form] = []
-    # A constant may lose leading dimensions of extent 1, unless it is what gives the result its rank.
+    # A constant may lose leading dimensions of extent 1, unless it determines the rank of the result.
     full = [orders for v, orders in zip(node.inputs, held) if v.rank == len(order)]
     spare = node.op == "Expand" or any(orders is not None for orders in full)
     for v, orders in zip(node.inputs, held):
@@ -228,13 +233,13 @@ def _aligned(node: Node, held: Sequence[Held], order: Order) -> Option:
 
 
 def _roles(node: Node) -> tuple[int, Order, int]:
-    """The image's batch, spatial and channel dimensions."""
+    """Returns the image's batch, spatial and channel dimensions."""
     rank = node.inputs[0].rank
     return (0, tuple(range(2, rank)), 1) if node.text("layout") == "NCHW" else (0, tuple(range(1, rank - 1)), rank - 1)
 
 
 def _weights(node: Node, at: Order) -> Form:
-    """The weights as [kernel…, in, out], the kernel's dimensions in the order of the image's."""
+    """Returns the weights as [kernel…, in, out], the kernel's dimensions in the image's order."""
     if node.text("layout") == "NHWC":
         rank = node.inputs[1].rank
         return (*(d - 1 for d in at), rank - 2, rank - 1)
@@ -242,7 +247,7 @@ def _weights(node: Node, at: Order) -> Form:
 
 
 def _is_flat(node: Node) -> bool:
-    """A pool over an image of one channel: response normalisation sums over channels this way.
+    """Returns whether a pool slides over an image of one channel, as in response normalisation's sum over channels.
 
     It is good in any order.
     """
@@ -256,7 +261,7 @@ def _window_options(node: Node, held: Sequence[Held]) -> Iterator[Option]:
         if order[0] == n and order[-1] == c and order[1:-1] != at:
             yield _window(node, order[1:-1])
         elif _is_flat(node) and {order[0], order[1]} == {n, c}:
-            # Still channels-first: the last spatial dimension is what vectors run along.
+            # Still channels-first: vectors run along the last spatial dimension.
             yield Option(order, (order,), _window_attributes(node, order[2:], "NCHW"))
 
 
@@ -268,7 +273,7 @@ def _window(node: Node, moved: Order) -> Option:
 
 
 def _window_attributes(node: Node, moved: Order, layout: str) -> Mapping[str, Attribute]:
-    """The attributes of a window whose spatial dimensions are taken in another order."""
+    """Returns the attributes of a window with its spatial dimensions in another order."""
     _, at, _ = _roles(node)
     attributes: dict[str, Attribute] = {**node.attributes, "layout": layout}
     for key in _EACH_PIXEL_DIMENSION:
@@ -279,7 +284,7 @@ def _window_attributes(node: Node, moved: Order, layout: str) -> Mapping[str, At
 
 
 def _matmul_option(node: Node, held: Sequence[Held]) -> Option:
-    """Matrices as they are, or transposed by a flag where one is held with its last two dimensions swapped."""
+    """Returns a product's option: matrices as they are, or flags for matrices with their last dimensions swapped."""
     forms: list[Form] = []
     attributes: dict[str, Attribute] = dict(node.attributes)
     changed = False

@@ -1,14 +1,17 @@
-"""Running a graph at larger sizes than its inputs have: which elements stay right, and where padding must be masked.
+"""Running a graph at larger sizes than its inputs have: proves the valid elements, and masks padding where needed.
 
-    plan = padded(graph, exact)         # the same model imported at rounded sizes and at the exact ones; None: no proof
+    plan = padded(graph, exact)         # one model imported at rounded sizes and at the exact sizes; None: no proof
     plan.graph                          # the rounded graph with masks, which are further inputs
-    plan.masks, plan.outputs            # where arrays are valid: what to give for the masks, what to keep of outputs
+    plan.masks, plan.outputs            # the valid elements: the values of the masks, and the kept parts of the outputs
 
-Both graphs are walked in step. Of every value a claim is kept: with some dimensions longer, its *valid* elements are
-those that the exact graph computes; the others are any numbers. An operator that works along other dimensions keeps
-the claim. Before one that sums, multiplies or compares along a padded dimension, the elements that are not valid are
-replaced by what changes nothing (0 in a sum, minus infinity in a softmax). An operator without a rule here, a constant
-that depends on a size, or anything else that differs between the two graphs ends the proof.
+The proof walks both graphs in step and keeps a claim per value. Along its longer dimensions, its *valid* elements equal
+the elements of the exact graph; the remaining elements are arbitrary.
+
+- An operator that works along other dimensions keeps the claim.
+- Before an operator that sums, multiplies or compares along a padded dimension, invalid elements are replaced by a
+  neutral number (0 in a sum, minus infinity in a softmax).
+- An operator without a rule, a constant that depends on a size, or any other difference between the two graphs ends the
+  proof.
 
 Invariant: the claim is proved for this pair of graphs alone, so nothing is assumed of other sizes.
 """
@@ -30,7 +33,7 @@ from stormdrop.ir.shape import row_strides
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedGraph:
-    """A graph at rounded sizes. Its inputs are those of the model and then the masks."""
+    """A graph at rounded sizes. Its inputs are the model's inputs followed by the masks."""
 
     graph: Graph
     masks: tuple[Padding, ...]
@@ -42,7 +45,7 @@ class _NoProof(Exception):
 
 
 def padded(graph: Graph, exact: Graph) -> PaddedGraph | None:
-    """The rounded graph with masks where they are needed; None where its results cannot be proved right."""
+    """Returns the rounded graph with the masks it needs; None if its results cannot be proved right."""
     try:
         return _Proof(graph, exact).run()
     except _NoProof:
@@ -54,9 +57,9 @@ class _Proof:
         self.graph, self.exact = graph, exact
         self.claims: dict[Value, Claim] = {}
         self.twins: dict[Value, Value] = {}
-        """The value of the exact graph for one of the rounded graph."""
+        """The value of the exact graph for a value of the rounded graph."""
         self.zeros: set[tuple[Value, int]] = set()
-        """Values whose elements that are not valid along a dimension are zero."""
+        """The pairs of a value and a dimension along which its invalid elements are zero."""
         self.masks: dict[tuple[Padding, int], Value] = {}
         self.masked: dict[tuple[Value, int, float], Value] = {}
         self.nodes: list[Node] = []
@@ -82,7 +85,7 @@ class _Proof:
         return PaddedGraph(graph, masks, tuple(self.claims[v] for v in self.graph.outputs))
 
     def claim(self, v: Value, twin: Value, claim: Claim) -> None:
-        """Note what holds of a value; extents must agree with it."""
+        """Records the claim of a value. Raises _NoProof if the extents contradict it."""
         if v.rank != twin.rank or v.dtype != twin.dtype:
             raise _NoProof
         for d, (extent, exact) in enumerate(zip(v.shape, twin.shape)):
@@ -92,7 +95,7 @@ class _Proof:
         self.claims[v], self.twins[v] = claim, twin
 
     def known(self, v: Value, twin: Value) -> Claim:
-        """What was noted of an operand: both graphs must read the same one here, or constants that agree."""
+        """Returns the claim of an operand. Both graphs must read the same operand here, or constants that agree."""
         if v in self.claims:
             if self.twins[v] != twin:
                 raise _NoProof
@@ -107,7 +110,7 @@ class _Proof:
         return claim
 
     def visit(self, node: Node, twin: Node) -> tuple[Value, ...]:
-        """Note the claim of a node's result. Returns its operands, masked where that is needed."""
+        """Records the claim of a node's result. Returns its operands, masked if needed."""
         if node.op != twin.op or len(node.inputs) != len(twin.inputs):
             raise _NoProof
         claims = [self.known(v, other) for v, other in zip(node.inputs, twin.inputs)]
@@ -126,7 +129,7 @@ class _Proof:
         )
 
     def replaced(self, v: Value, claim: Claim, axes: Sequence[int], neutral: float) -> Value:
-        """A value whose elements that are not valid along some dimensions are a number instead."""
+        """Returns a value with its invalid elements along `axes` replaced by the number `neutral`."""
         for d in axes:
             if neutral == 0 and (v, d) in self.zeros:
                 continue
@@ -162,7 +165,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """The claim of a node's result; by operand, the dimensions to mask, and with what."""
+    """The claim of a node's result; by operand, the dimensions to mask, and the neutral number."""
 
     claim: Claim
     masked: Mapping[int, Sequence[int]]
@@ -177,7 +180,7 @@ def _keeps(claim: Claim) -> _Result:
 
 
 def _prefixes(shape: Sequence[int], exact: Sequence[int]) -> Claim:
-    """Longer dimensions as prefixes. Raises _NoProof where one is shorter, or empty."""
+    """Returns longer dimensions as prefixes. Raises _NoProof if a dimension is shorter, or empty."""
     if len(shape) != len(exact) or any(n < m or m == 0 for n, m in zip(shape, exact)):
         raise _NoProof
     return {d: Padding(1, n, m) for d, (n, m) in enumerate(zip(shape, exact)) if n != m}
@@ -197,14 +200,14 @@ def _number(neutral: float, dtype: Dtype) -> float | int:
 
 
 def _apart(s: _Step) -> _Result:
-    """Nothing is padded, and nothing becomes so."""
+    """Requires operands without padding; the result has none."""
     return _keeps({})
 
 
 def _broadcast(claims: Sequence[Claim], shapes: Sequence[tuple[int, ...]], exact: Sequence[int]) -> dict[int, Padding]:
-    """The claim of what operands of these shapes make together; `exact` is the result's shape in the exact graph.
+    """Returns the claim of a result of broadcast operands; `exact` is the result's shape in the exact graph.
 
-    A padded dimension meets the same one, or one of extent 1.
+    A padded dimension may meet an equally padded dimension or an extent of 1.
     """
     found: dict[int, Padding] = {}
     rank = len(exact)
@@ -226,7 +229,7 @@ def _elementwise(s: _Step) -> _Result:
 
 
 def _reshape(s: _Step) -> _Result:
-    """Every padded dimension must lie within one dimension of the result, with the same extents behind it."""
+    """Requires that every padded dimension lies within one dimension of the result, with the same extents behind it."""
     (source, made), (exact_source, exact_made) = ((n.inputs[0].shape, n.output.shape) for n in (s.node, s.twin))
     found: dict[int, Padding] = {}
     for d, p in s.claims[0].items():
@@ -252,7 +255,7 @@ def _transpose(s: _Step) -> _Result:
 
 
 def _expand(s: _Step) -> _Result:
-    """Along a dimension that is repeated, all elements are alike."""
+    """Keeps the claim: along a repeated dimension, all elements are alike."""
     v, made, exact = s.node.inputs[0], s.node.output.shape, s.twin.output.shape
     shift = len(made) - v.rank
     found = {d + shift: p for d, p in s.claims[0].items()}
@@ -265,7 +268,7 @@ def _expand(s: _Step) -> _Result:
 
 
 def _concat(s: _Step) -> _Result:
-    """Along the joined dimension only the last operand may be padded: what is valid is then a prefix again."""
+    """Keeps claims; along the joined dimension only the last operand may be padded, as valid elements stay a prefix."""
     axis = s.node.integer("axis")
     others = [{d: p for d, p in claim.items() if d != axis} for claim in s.claims]
     if any(other != others[0] for other in others) or any(axis in claim for claim in s.claims[:-1]):
@@ -279,7 +282,7 @@ def _concat(s: _Step) -> _Result:
 
 
 def _slice(s: _Step) -> _Result:
-    """The first elements of a cut are the same wherever it ends."""
+    """Keeps the claim: the first elements of a cut do not depend on its end."""
     v = s.node.inputs[0]
     rows = zip(*(n.integers(key) for key in ("starts", "steps") for n in (s.node, s.twin)))
     found: dict[int, Padding] = {}
@@ -305,7 +308,7 @@ def _is_prefix(p: Padding, extent: int) -> bool:
 
 
 def _gather(s: _Step) -> _Result:
-    """Along the dimension that is looked up, indices of padded data must be constants that are valid."""
+    """Requires that indices into a padded dimension are constant and valid."""
     axis, (data, indices) = s.node.integer("axis"), s.node.inputs
     p = s.claims[0].get(axis)
     if p is not None:
@@ -338,7 +341,7 @@ def _softmax(s: _Step) -> _Result:
 
 
 def _normalised(s: _Step) -> _Result:
-    """Statistics of a padded dimension would need the number of its valid elements."""
+    """Requires that normalised dimensions are not padded: statistics would need the number of valid elements."""
     if any(d in s.claims[0] for d in s.node.integers("axes")):
         raise _NoProof
     return _keeps(s.claims[0])
@@ -378,7 +381,7 @@ def _einsum(s: _Step) -> _Result:
 
 
 def _triangle(s: _Step) -> _Result:
-    """What is kept depends on the two indices: they must count alike in both graphs."""
+    """Keeps the claim if both indices count alike in both graphs: they decide which elements are kept."""
     v = s.node.inputs[0]
     if any(d >= v.rank - 2 and not _is_prefix(p, v.shape[d]) for d, p in s.claims[0].items()):
         raise _NoProof
@@ -386,7 +389,7 @@ def _triangle(s: _Step) -> _Result:
 
 
 def _cumulative(s: _Step) -> _Result:
-    """A running sum of a prefix depends on nothing behind it."""
+    """Keeps the claim: a running sum of a prefix depends on no later element."""
     axis = s.node.integer("axis")
     p = s.claims[0].get(axis)
     if p is not None and (s.node.flag("reverse", 0) or not _is_prefix(p, s.node.inputs[0].shape[axis])):

@@ -1,4 +1,4 @@
-"""A graph cut into tasks: what is to be compiled, and in which order it runs.
+"""The partition of a graph into tasks, in the order in which their kernels run.
 
     parts = partition(optimise(load("model.onnx")))
     for use in parts.tasks: print(use.count, use.task)
@@ -24,6 +24,7 @@ from stormdrop.graph.fuse import ANCHORS, groups
 from stormdrop.graph.graph import Array, Graph, Node, Value, shown
 from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Const, Expr
+from stormdrop.ir.shape import shape_text
 from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
 from stormdrop.ops.broadcast import axes_for, read
 from stormdrop.ops.winograd import TRANSFORMS, winograd_conv2d
@@ -32,14 +33,14 @@ from stormdrop.target import Surroundings
 OUTPUT = "out"
 """The name of every call's result; no other tensor of a task has it."""
 WINOGRAD_CHANNELS = 16
-"""Below so many input channels F(4,3) loses accuracy, and there is little to win."""
+"""The fewest input channels for F(4,3): with fewer channels it loses accuracy and gains little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskCall:
     """One kernel of the model.
 
-    `inputs` stand for `task.inputs` in order, constants among them; `nodes` are what it computes.
+    `inputs` stand for `task.inputs` in order, constants among them; the kernel computes `nodes`.
     """
 
     task: Task
@@ -47,6 +48,24 @@ class TaskCall:
     output: Value
     nodes: tuple[Node, ...]
     label: str
+
+    @property
+    def node(self) -> str:
+        """The name of the main ONNX node: the first anchor, else the last node. An unnamed node has the name of its
+        first output.
+        """
+        main = next((n for n in self.nodes if n.op in ANCHORS), self.nodes[-1])
+        return main.name or main.output.name
+
+    def shapes_text(self, most: int = 3) -> str:
+        """Returns the shapes of at most `most` operands, without numbers and biases, and of the output.
+
+        1x56x56x64, 3x3x64x64 → 1x56x56x64
+        """
+        large = [v for v in self.inputs if v.rank > 1 and v.size > max(v.shape)]
+        operands = large or [v for v in self.inputs if v.size > 1]
+        listed = [shape_text(v.shape) for v in operands[:most]] + (["…"] if len(operands) > most else [])
+        return f"{', '.join(listed) or 'numbers'} → {shape_text(self.output.shape)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +83,7 @@ class TaskUse:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The optimised graph and its kernels, in the order in which they run. What no call computes is an alias."""
+    """The optimised graph and its kernels, in the order in which they run. Nodes outside all calls are aliases."""
 
     graph: Graph
     calls: tuple[TaskCall, ...]
@@ -78,7 +97,7 @@ class Partition:
 
     @cached_property
     def digest(self) -> str:
-        """The identity of the model to whoever chooses its schedules: its tasks, and which call reads what."""
+        """The identity of the model for stored schedules: its tasks, and the operands of each call."""
         numbers: dict[Value, int] = {}
 
         def numbered(values: Iterable[Value]) -> list[int]:
@@ -90,12 +109,12 @@ class Partition:
 
     @property
     def constant_bytes(self) -> int:
-        """The weights that one run of the model reads."""
+        """The bytes of the weights that one run of the model reads."""
         return sum(v.nbytes for v in self.graph.constants)
 
     @property
     def surroundings(self) -> Surroundings:
-        """The model as its kernels meet it; its arena holds the operands of every one of them."""
+        """The surroundings of the model's kernels: its constants, and an arena that fits each kernel's operands."""
         constants = self.graph.constants
         operands = ([c.output, *(v for v in c.inputs if v not in constants)] for c in self.calls)
         return Surroundings(self.constant_bytes, max((sum(v.nbytes for v in some) for some in operands), default=0))
@@ -106,16 +125,16 @@ class Partition:
 
 
 def partition(graph: Graph, winograd: Sequence[int] = tuple(TRANSFORMS)) -> Partition:
-    """Fuse the graph into kernels; `winograd` lists the output tile sizes F(m, 3) that may be used."""
+    """Fuses the graph into kernels; `winograd` lists the output tile sizes F(m, 3) that may be used."""
     return Partition(graph, tuple(call_of(g, graph.constants, winograd) for g in groups(graph) if g[-1].output.size))
 
 
 def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: Sequence[int] = ()) -> TaskCall:
-    """Nodes, of which only the last one's output is wanted, as one task."""
+    """Returns nodes, of which only the last node's output is used, as one task."""
     inside = {n.output for n in nodes}
     given = dict.fromkeys(v for n in nodes for v in n.inputs if v not in inside)
     numbers = {v: c for v in given if (c := _number(v, constants)) is not None}
-    known = any(v not in constants for v in given)  # if all is constant, nothing is left to be done at run time
+    known = any(v not in constants for v in given)  # if all inputs are constant, no work would remain at run time
     leaves = {v: tensor(f"x{k}", v.shape, v.dtype, known and v in constants) for k, v in enumerate(given)}
 
     def expressed(how: Express) -> Tensor:
@@ -142,7 +161,7 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
 
 
 def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]) -> Tensor:
-    """An elementwise node with constant numbers written out; if all operands are such, the first is read after all."""
+    """Returns an elementwise node with constant numbers written out; numbers alone are read as operands instead."""
     axes = axes_for(node.output.shape)
     written = numbers if any(v not in numbers for v in node.inputs) else {}
     operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
@@ -169,7 +188,7 @@ def _winograd(node: Node, x: Sequence[Tensor], tile: int) -> Tensor:
 
 
 def label_of(nodes: Sequence[Node]) -> str:
-    """What a kernel does, in a few words: Conv3x3/2+Add+Relu."""
+    """Returns a short description of a kernel: Conv3x3/2+Add+Relu."""
     words: list[str] = []
     for n in nodes:
         word = n.text("label") if n.op in (FORMULA, POINTWISE_FORMULA) else n.op

@@ -46,7 +46,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 
 
 def optimise(graph: Graph, listen: Listen | None = None) -> Graph:
-    """Run all passes in order. `listen` is told each one's name, and the graph before and after it."""
+    """Runs all passes in order. `listen` receives the name of each pass, and the graph before and after it."""
     graph = graph.pruned()
     for name, function in PASSES:
         after = function(graph)

@@ -1,12 +1,13 @@
-"""Quantise-dequantise models (QDQ) in integers: products are summed exactly, and what only moves numbers keeps them.
+"""Quantise-dequantise models (QDQ) in integers: products are summed exactly, and movements keep quantised numbers.
 
     Conv(Dequantize(x, sx, zx), Dequantize(w, sw, zw))          ->   f32(Conv(x - zx, w - zw)) · (sx·sw)
     Quantize(Relu(f32(sum) · (sx·sw) + b · (sx·sw)), sy, zy)    ->   Requantize(Relu(sum + b), sx·sw / sy, zy)
     Quantize(MaxPool(Dequantize(x, s, z)), s, z)                ->   MaxPool(x)
 
-Differences from zero points are i16, sums of their products i32, without rounding, where floats would round; the result
-is rounded once, half to even. This is ONNX's own definition of QLinearConv and QLinearMatMul. Scales and zero points
-must be constants: those of weights one for all or one for each output channel, all others one number.
+Differences from zero points are i16, sums of their products i32, without the rounding of floats; the result is rounded
+once, half to even. This is ONNX's own definition of QLinearConv and QLinearMatMul.
+
+Scales and zero points must be constants: a single number, or for weights also one number for each output channel.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from stormdrop.ir.dtypes import Dtype
 
 NARROW: tuple[Dtype, ...] = ("u8", "i8")
 MOVES = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Tile", "MaxPool"})
-"""Operators of one input that give some of its elements: they commute with what is done to every element."""
+"""Operators of one input whose results are some of its elements: they commute with every elementwise function."""
 
 
 def quantized(graph: Graph) -> Graph:
-    """Products of dequantised numbers are summed as integers; equal scales on both sides of a movement cancel."""
+    """Sums products of dequantised numbers as integers, and cancels equal scales on both sides of a movement."""
     if not any(n.op == "Dequantize" for n in graph.nodes):
         return graph
     return _Rewrite(graph).run()
@@ -43,14 +44,14 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """An exact i32 value that stands for an f32 one: value · scale."""
+    """An exact i32 value that represents the f32 value `value` · `scale`."""
 
     value: Value
     scale: Array
 
 
 class _Rewrite:
-    """One sweep; `sums` holds what is known of the f32 values met so far."""
+    """One sweep; `sums` holds the exact sums of the f32 values met so far."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -76,7 +77,7 @@ class _Rewrite:
                 self.sweep.keep(node)
         return self.sweep.finished()
 
-    # What stands before a product
+    # Operands of products
 
     def numbers(self, v: Value) -> _Numbers | None:
         node = self.sweep.producers.get(v)
@@ -86,7 +87,7 @@ class _Rewrite:
         return None if scale is None or zero is None else _Numbers(node.inputs[0], scale, zero)
 
     def difference(self, q: _Numbers, like: Node) -> Value:
-        """x - zero in i16: a constant where x is."""
+        """Returns x - zero in i16: a constant if x is constant."""
         zero = q.zero.astype(np.int16)
         known = self.sweep.array(q.x)
         if known is not None:
@@ -97,7 +98,7 @@ class _Rewrite:
         return self.sweep.emit("Sub", [wide, self.sweep.constant(zero, f"{q.x.name}.zero")], {}, like)
 
     def product(self, node: Node) -> bool:
-        """The exact sum, and the f32 value it stands for, which is dropped again where nothing reads it."""
+        """Emits the exact sum and its f32 value, which is dropped later if it has no reader."""
         left, right = (self.numbers(v) for v in node.inputs)
         if left is None or right is None or left.x.dtype not in NARROW or right.x.dtype not in NARROW:
             return False
@@ -112,16 +113,16 @@ class _Rewrite:
         return True
 
     def stands(self, node: Node, total: _Sum) -> None:
-        """The node's f32 result, computed from the sum."""
+        """Emits the node's f32 result, computed from the sum."""
         wide = self.sweep.emit("Cast", [total.value], {"to": "f32"}, node)
         scale = self.sweep.constant(total.scale, f"{node.output.name}.scale")
         self.sweep.keep_other(replace(node, op="Mul", inputs=(wide, scale), attributes={}))
         self.sums[node.output] = total
 
-    # What stands behind it
+    # Readers of products
 
     def bias(self, node: Node) -> bool:
-        """A constant that is a multiple of the sum's scale is added to the sum."""
+        """Adds a constant that is a multiple of the sum's scale to the sum."""
         for v, other in (node.inputs, node.inputs[::-1]):
             total, added = self.sums.get(v), self.sweep.array(other)
             if total is None or added is None or node.output.shape != v.shape:
@@ -154,7 +155,7 @@ class _Rewrite:
     # Movements
 
     def moved(self, node: Node) -> bool:
-        """Numbers that are dequantised, moved, and quantised as they were."""
+        """Moves quantised numbers directly if they are dequantised, moved, and quantised again as before."""
         scale, zero = (self.sweep.array(v) for v in node.inputs[1:])
         chain: list[Node] = []
         v = node.inputs[0]
@@ -178,7 +179,7 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _per_output(c: Array, w: Value, node: Node) -> Array | None:
-    """Numbers of the right factor, shaped to multiply the product's result; None where they vary along the sum."""
+    """Returns numbers of the right factor, shaped to multiply the result; None if they vary along the sum."""
     if c.size == 1:
         return c.reshape(())
     if c.ndim != w.rank:
@@ -191,7 +192,7 @@ def _per_output(c: Array, w: Value, node: Node) -> Array | None:
 
 
 def _multiple(added: Array, scale: Array) -> Array | None:
-    """The integers n with n · scale = added in f32; None where there are none, or too large ones."""
+    """Returns the integers n with n · scale = added in f32; None if there are none, or if they are too large."""
     if added.dtype != np.float32:
         return None
     with np.errstate(all="ignore"):

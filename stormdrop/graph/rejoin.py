@@ -1,11 +1,11 @@
-"""Dimensions that are joined only for a while stay apart: group normalisation as most exporters write it.
+"""Temporarily joined dimensions stay apart: group normalisation in the form that most exporters write.
 
     Reshape[n, g, c/g·h·w] ─ Standardize(axes=2) ─ Reshape[n, c, h, w]
     ->  Reshape[n, g, c/g, h, w] ─ Standardize(axes=2, 3, 4) ─ Reshape[n, c, h, w]
 
-Joined, channels and pixels could not be held in another order, and every such norm would cost two transposes. Applies
-where everything between the Reshapes is elementwise or works on whole dimensions, with constants as the only other
-operands. Values do not change.
+Joined channels and pixels could not be held in another order, and every such norm would cost two transposes. The
+rewrite applies if all nodes between the Reshapes are elementwise or work on whole dimensions, with constants as the
+only other operands. Values do not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Pieces = tuple[tuple[int, ...], ...]
 
 
 def keep_apart(graph: Graph) -> Graph:
-    """The same function; the graph itself where there is nothing to do."""
+    """Returns the same function without temporary joins; the graph itself if there are none."""
     names = FreshNames(graph)
     nodes: dict[Node, list[Node]] = {}
     constants: dict[Value, Array] = {}
@@ -44,7 +44,7 @@ def keep_apart(graph: Graph) -> Graph:
 
 
 def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
-    """For every target dimension the extents it is made of; None where no dimensions are joined, or none fit.
+    """Returns the extents that form each target dimension; None if no dimensions are joined, or if none fit.
 
     (1, 64, 8, 8), (1, 32, 128)  ->  ((1,), (32,), (2, 8, 8))
     """
@@ -66,7 +66,7 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
 
 
 def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[Node]] | None:
-    """The nodes between a Reshape and the next ones, and these; None where one of them will not do."""
+    """Returns the nodes from a Reshape to the next Reshapes, and these; None if a node between them is unfit."""
 
     def fits(node: Node) -> bool:
         whole = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
@@ -83,7 +83,7 @@ def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[
 
 
 def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
-    """A shape that broadcasts against the joined dimensions, as it broadcasts against their pieces."""
+    """Returns a shape that broadcasts against the pieces as `shape` does against the joined dimensions, or None."""
     own = apart[len(apart) - len(shape) :]
     if any(n not in (1, prod(p)) for n, p in zip(shape, own)):
         return None
@@ -93,7 +93,7 @@ def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
 def _rewrite(
     graph: Graph, start: Node, region: tuple[list[Node], list[Node]], apart: Pieces, names: FreshNames
 ) -> tuple[dict[Node, list[Node]], dict[Value, Array]]:
-    """The nodes that stand for those of a region, and the constants they read."""
+    """Returns the replacements of a region's nodes, and the constants they read."""
     constants: dict[Value, Array] = {}
     stand_ins: dict[Value, Value] = {}
 

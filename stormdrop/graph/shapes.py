@@ -1,6 +1,6 @@
 """The shape and element type of every operator's result, from its inputs and attributes alone.
 
-`infer` must agree with what `express` computes; tests hold them against each other on every node they meet.
+`infer` must agree with the results of `express`; tests compare both on every node they meet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rule = Callable[[Node], Shape]
 
 
 def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute]) -> tuple[Shape, Dtype]:
-    """The result of one operation. Raises UserError for inputs that do not fit and for an unknown operator."""
+    """Returns the shape and type of one operation. Raises UserError for unfit inputs or an unknown operator."""
     node = Node(op, tuple(inputs), (), attributes)
     if op in ELEMENTWISE:
         if op != POINTWISE_FORMULA:
@@ -37,7 +37,7 @@ def infer(op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute])
 
 
 SCATTERED = frozenset({"none", "add", "mul", "max", "min"})
-"""What a Scatter does with the value that was there."""
+"""The modes in which a Scatter combines an update with the previous element."""
 REDUCTIONS = frozenset({"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"})
 POOLS = frozenset({"MaxPool", "SumPool"})
 NARROW_PRODUCTS = frozenset({"Conv", "MatMul", "Einsum"})
@@ -124,7 +124,7 @@ def _reduced(n: Node) -> Shape:
 
 
 def _dims(n: Node) -> tuple[int, ...]:
-    """The dimensions in the attribute `axes` or `axis`, which the first input must have."""
+    """Returns the dimensions in the attribute `axes` or `axis`, which the first input must have."""
     dims = n.integers("axes") if "axes" in n.attributes else (n.integer("axis"),)
     if any(not 0 <= d < n.inputs[0].rank for d in dims) or len(set(dims)) != len(dims):
         raise UserError(f"{n.inputs[0]} has no dimensions {list(dims)}")
@@ -181,7 +181,7 @@ def _write_at(n: Node) -> Shape:
     return x.shape
 
 
-def _roi_align(n: Node) -> Shape:
+def _regions(n: Node) -> Shape:
     return (n.inputs[1].shape[0], n.inputs[0].shape[1], *n.integers("extents"))
 
 
@@ -267,7 +267,7 @@ RULES: dict[str, Rule] = {
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "WriteAt": _write_at,
-    "RoiAlign": _roi_align,
+    **dict.fromkeys(("RoiAlign", "MaxRoiPool"), _regions),
     "DeformedWindows": _deformed_windows,
     "ReverseSequence": lambda n: n.inputs[0].shape,
     "GridSample": lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]),

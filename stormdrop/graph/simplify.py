@@ -1,7 +1,7 @@
-"""Passes that make a graph smaller without changing a bit of what it computes, and the one that settles its outputs.
+"""Passes that make a graph smaller with bit-identical results, and the pass that gives each output its own node.
 
-Each is a function from a graph to a graph. None changes the interface, each gives back the same graph where there is
-nothing to do, and all are linear in the nodes. See `identities` and `empties` for what single operators allow.
+Each pass is a function from a graph to a graph. No pass changes the interface, and all are linear in the nodes. A pass
+without changes returns the same graph. See `identities` and `empties` for the rules of single operators.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import identity_of
 
 COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
-"""Not Max and Min: of 0.0 and -0.0 they may take either."""
+"""Operators with exchangeable operands. Max and Min are excluded: of 0.0 and -0.0 they may return either."""
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """A node that reads constants alone is its result, within the bounds of `fold`.
+    """Replaces a node that reads only constants by its result, within the bounds of `fold`.
 
     y = Transpose(w)   ->   y constant
     """
@@ -38,7 +38,7 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def common_subexpressions(graph: Graph) -> Graph:
-    """Nodes that do the same to the same values are one; so are constants of the same bits.
+    """Merges nodes of equal operators and inputs, and constants of the same bits.
 
     a = Relu(x); b = Relu(x); y = Add(a, b)   ->   a = Relu(x); y = Add(a, a)
     """
@@ -58,7 +58,7 @@ def common_subexpressions(graph: Graph) -> Graph:
 
 
 def _key(node: Node) -> Hashable:
-    """Equal for nodes that compute the same. Attributes by their text: 0.0 and -0.0, 1 and True differ."""
+    """Returns a key, equal for equal computations. Attributes are compared as text: 0.0 and -0.0, 1 and True differ."""
     attributes = tuple(sorted((k, repr(v)) for k, v in node.attributes.items()))
     if node.op in COMMUTATIVE and node.inputs[0].name > node.inputs[1].name:
         return node.op, node.inputs[::-1], attributes
@@ -66,13 +66,13 @@ def _key(node: Node) -> Hashable:
 
 
 def _equal_constants(graph: Graph) -> dict[Value, Value]:
-    """Constants and an earlier one of the same type, shape and bits.
+    """Returns the constants that equal an earlier constant in type, shape and bits, with that constant.
 
-    Only those that agree in a few elements are read whole.
+    Only constants that agree in a few elements are compared as a whole.
     """
     alike: dict[Hashable, list[Value]] = {}
     for v, array in graph.constants.items():
-        # An array may be a transposed view: never ask for it whole.
+        # An array may be a transposed view: do not read it as a whole here.
         some = np.asarray(array.flat[:: max(1, array.size // 8)])
         alike.setdefault((v.dtype, v.shape, some.tobytes()), []).append(v)
     same: dict[Value, Value] = {}
@@ -88,12 +88,12 @@ def _equal_constants(graph: Graph) -> dict[Value, Value]:
 
 
 def pads_into_windows(graph: Graph) -> Graph:
-    """Zeros put around an image are the window's own padding, where only windows read them.
+    """Moves zeros around an image into the padding of windows, if only windows read them.
 
         Conv(Pad(x, before=p, after=q), w, before=b, after=a)   ->   Conv(x, w, before=p + b, after=q + a)
 
-    Likewise for SumPool (a mean is a SumPool times a constant, which already counts these zeros) and, where the pad is
-    the lowest number, for MaxPool. Positions of a MaxPoolIndices count in the padded image: such a Pad stays.
+    Likewise for SumPool: a mean is a SumPool times a constant, which already counts these zeros. MaxPool accepts pads
+    of the lowest number. Positions of a MaxPoolIndices count in the padded image: such a Pad stays.
     """
     pads = {n.output: n for n in graph.nodes if n.op == "Pad" and len(n.inputs) == 1 and n.text("mode") == "constant"}
     if not pads:
@@ -131,8 +131,8 @@ def _takes_pad(node: Node, pad: Node) -> bool:
 
 
 def own_outputs(graph: Graph) -> Graph:
-    """Every output is the result of a node and of no other output's: kernels write outputs, so inputs, constants and
-    what comes twice are copied.
+    """Makes every output the result of its own node: kernels write outputs, so inputs, constants and repeats are
+    copied.
 
         return x, y, y   ->   a = Copy(x); b = Copy(y); return a, y, b
 

@@ -1,12 +1,13 @@
-"""Where every value of a model lives: in a buffer of its own, or inside another's.
+"""Storage of every value of a model: a buffer of its own, or a place inside another buffer.
 
-Concatenation, slicing, reshaping and transposing (of all but the rows) are no work where memory is laid out for them:
-the parts of a concatenation are written where they belong in the whole, and what is cut out is read where it lies.
-`storage` lays it out, and adds a copying call wherever that is not possible (a value wanted in two wholes, an input
-that is also a part, …).
+Concatenation, slicing, reshaping and transposing (of all dimensions but the rows) need no work if the storage is laid
+out for them. A kernel writes the parts of a concatenation directly into the joined buffer, and readers of a slice read
+the source. `storage` adds a copying call wherever that is impossible (a value that belongs to two concatenations, an
+input that is also a part, …).
 
-First, backwards: a value that an alias makes part of another is placed inside it, if a kernel writes it and nothing
-else has claimed it. Then, forwards: every other value gets a buffer, every other alias a view of its source, or a copy.
+1. Backwards: a value that an alias makes part of another value is placed inside it, if a kernel writes it and it has no
+   place yet.
+2. Forwards: every other value gets a buffer, every other alias a view of its source, or a copy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StorageBuffer:
 
 @dataclass(frozen=True, slots=True)
 class StoragePlace:
-    """How a value lies in a buffer: strides and offset in elements."""
+    """The place of a value in a buffer: strides and offset in elements."""
 
     buffer: StorageBuffer
     strides: tuple[int, ...]
@@ -51,7 +52,7 @@ class Storage:
 
 
 def storage(parts: Partition) -> Storage:
-    """Lay out all values of a partition."""
+    """Lays out all values of a partition."""
     return _Layout(parts).run()
 
 
@@ -84,12 +85,12 @@ class _Layout:
     # ---- backwards
 
     def _claim(self, node: Node) -> None:
-        """Put the inputs of an alias into its output's place, where the output has one or is the better home."""
+        """Puts the inputs of an alias into its output's place, if the output has a place or is the better home."""
         source = node.inputs[0]
         if node.op == "Concat":
             self._claim_parts(node)
         elif node.op == "Slice" or not self._is_free(source):
-            return  # a slice is read where it lies
+            return  # readers of a slice read its source
         elif node.op == "Transpose" and (node.output in self.places or self.graph.consumers[source] == (node,)):
             whole, perm = self._own(node.output), node.integers("perm")
             strides = tuple(whole.strides[perm.index(d)] for d in range(len(perm)))
@@ -116,7 +117,7 @@ class _Layout:
             start += v.shape[along]
 
     def _already_joined(self, parts: Sequence[Value], along: int) -> StoragePlace | None:
-        """The place of a concatenation whose parts lie side by side already, as those of a longer one do."""
+        """Returns the place of a concatenation if its parts lie side by side already, as in a longer concatenation."""
         parts = self._unnested(parts, along)
         if not all(v in self.places for v in parts):
             return None
@@ -132,7 +133,7 @@ class _Layout:
         return first
 
     def _unnested(self, parts: Sequence[Value], along: int) -> list[Value]:
-        """The parts, and of those that are concatenations without a place yet, their parts."""
+        """Returns the parts, with nested concatenations that have no place yet replaced by their own parts."""
         found: list[Value] = []
         stack = list(reversed(parts))
         while stack:
@@ -145,7 +146,7 @@ class _Layout:
         return found
 
     def _is_free(self, v: Value) -> bool:
-        """Whether a kernel (or an alias of what a kernel writes) may put this value wherever it is wanted."""
+        """Returns whether a kernel (or an alias of its result) may write this value to any place."""
         return v not in self.places and v in self.graph.producers
 
     # ---- forwards
@@ -156,7 +157,7 @@ class _Layout:
         return self.places[v]
 
     def _alias(self, node: Node) -> list[TaskCall]:
-        """What is left to do for an alias: nothing, or copies."""
+        """Places the result of an alias; returns the copies that this needs, often none."""
         if node.op == "Concat":
             return self._joined(node)
         source = self.places[node.inputs[0]]
@@ -171,7 +172,7 @@ class _Layout:
         return [call_of([node], self.graph.constants)]
 
     def _joined(self, node: Node) -> list[TaskCall]:
-        """Copies of those parts of a concatenation that live elsewhere."""
+        """Returns copies of the parts of a concatenation that live elsewhere."""
         whole, along = self._own(node.output), node.integer("axis")
         copies: list[TaskCall] = []
         start = 0
@@ -188,13 +189,13 @@ class _Layout:
 
 
 def _same(a: StoragePlace, b: StoragePlace, shape: Sequence[int]) -> bool:
-    """Whether two places hold the same elements of memory; the stride of a single element does not matter."""
+    """Returns whether two places cover the same elements of memory; the stride of a single element does not matter."""
     strides = all(x == y for x, y, n in zip(a.strides, b.strides, shape) if n > 1)
     return a.buffer is b.buffer and a.offset == b.offset and strides
 
 
 def _view(node: Node, source: StoragePlace) -> StoragePlace | None:
-    """The place of an alias's output, given its input's."""
+    """Returns the place of an alias's output, given its input's."""
     match node.op:
         case "Reshape":
             strides = reshaped_strides(node.inputs[0].shape, source.strides, node.output.shape)
@@ -207,7 +208,7 @@ def _view(node: Node, source: StoragePlace) -> StoragePlace | None:
 
 
 def reshaped_strides(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
-    """The strides under which memory that holds `shape` in row-major order holds `wanted`, or None where none do.
+    """Returns the strides of `wanted` over memory that holds `shape` in row-major order, or None if none exist.
 
     Runs of dimensions that hold equally many elements on both sides are matched; each run must be evenly spaced.
     """

@@ -2,13 +2,13 @@
 
     sweep = Sweep(graph)
     for node in graph.nodes:
-        node = sweep.current(node)                      # reads what stands for its inputs by now
+        node = sweep.current(node)                      # reads the current replacements of its inputs
         sweep.replace(node.output, x)                   # its readers will read x   …or
         sweep.keep(node)
     return sweep.finished()
 
-Invariant: a stand-in is known before any reader is met, so nothing is visited twice; a pass is linear in the nodes.
-A sweep that changed nothing gives back the graph it was given.
+Invariant: a replacement is registered before any reader is met, so no node is visited twice; a pass is linear in the
+nodes. A sweep without changes returns the original graph.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from stormdrop.graph.builder import DTYPES
 from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
 from stormdrop.graph.shapes import infer
+from stormdrop.ir.conversion import DTYPES
 
 
 def use_counts(graph: Graph) -> Counter[Value]:
-    """How often each value is read: by operands, and as an output of the graph."""
+    """Returns the number of uses of each value: as an operand, and as an output of the graph."""
     counts: Counter[Value] = Counter(graph.outputs)
     for node in graph.nodes:
         counts.update(node.inputs)
@@ -33,7 +33,7 @@ def use_counts(graph: Graph) -> Counter[Value]:
 
 
 class Sweep:
-    """A graph on its way to the next. `producers` are those of the values emitted so far."""
+    """The next graph under construction. `producers` maps each value emitted so far to its node."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -45,7 +45,7 @@ class Sweep:
         self._changed = False
 
     def current(self, node: Node) -> Node:
-        """The node, reading what stands for its inputs."""
+        """Returns the node with replaced values as inputs."""
         if not any(v in self._stands for v in node.inputs):
             return node
         return replace(node, inputs=tuple(self._stands.get(v, v) for v in node.inputs))
@@ -55,19 +55,19 @@ class Sweep:
         self.producers[node.output] = node
 
     def keep_other(self, node: Node) -> None:
-        """Keep a node that was made in place of one of the graph's."""
+        """Keeps a new node in place of a node of the graph."""
         self._changed = True
         self.keep(node)
 
     def emit(self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node) -> Value:
-        """A new node; its value is named after that of `like`, whose messages it also takes."""
+        """Emits a new node; its value and its error messages take the name of `like`."""
         shape, dtype = infer(op, inputs, attributes)
         value = Value(self._names.fresh(like.output.name), shape, dtype)
         self.keep_other(Node(op, tuple(inputs), (value,), attributes, like.name))
         return value
 
     def replace(self, old: Value, new: Value) -> None:
-        """Readers of `old` that are still to come read `new`, and so do the outputs."""
+        """Makes later readers of `old`, and the outputs, read `new`."""
         self._changed = True
         self._stands[old] = self._stands.get(new, new)
 
@@ -77,7 +77,7 @@ class Sweep:
         return value
 
     def fix(self, value: Value, array: Array) -> None:
-        """A value that a node computed so far is a constant from now on."""
+        """Makes a value that a node computed so far a constant."""
         self._changed = True
         self.constants[value] = array
 
@@ -85,7 +85,7 @@ class Sweep:
         return self.constants.get(value)
 
     def finished(self) -> Graph:
-        """The new graph without what nothing reads, or the old one if it is the same."""
+        """Returns the new graph without unread nodes and constants, or the old graph if it is unchanged."""
         if not self._changed:
             return self.graph
         outputs = tuple(self._stands.get(v, v) for v in self.graph.outputs)
@@ -93,7 +93,7 @@ class Sweep:
 
 
 def uniform(array: Array) -> float | None:
-    """The number that all elements are, if they are one."""
+    """Returns the number that all elements equal, or None."""
     if array.size == 0:
         return None
     first = array.flat[0]

@@ -1,4 +1,4 @@
-"""What makes a graph well formed."""
+"""The rules for well-formed graphs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from stormdrop.ir.expr import NUMPY
 
 
 def verify(graph: Graph) -> None:
-    """Raise UserError where a value is defined twice or read before it is, or where a node's result is not what its
-    operator gives for its inputs; where a constant's array is not what its value says; where nothing reads a node or
-    constant.
+    """Raises UserError if the graph is malformed.
+
+    - A value is defined twice, or read before its definition.
+    - A node's result differs from its operator's result for its inputs.
+    - A constant's array contradicts its value.
+    - A node or constant is never read.
     """
     defined: dict[str, Value] = {}
 
@@ -21,7 +24,7 @@ def verify(graph: Graph) -> None:
         defined[v.name] = v
 
     def check(v: Value, what: object) -> None:
-        # `what` is formatted only where it is wrong: a graph may have a hundred thousand nodes.
+        # `what` is formatted only for an error: a graph may have a hundred thousand nodes.
         if defined.get(v.name) != v:
             raise UserError(f"{what} reads {v}, which is not defined before it")
 

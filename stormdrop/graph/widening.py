@@ -1,7 +1,7 @@
 """Nodes that widen stored numbers: halves and quantised numbers on their way into f32 or i16.
 
-They belong to the kernel that reads them, so that what is stored between kernels is narrow. `fuse` never ends a kernel
-with one.
+Such nodes belong to the kernel that reads them, so kernels store narrow numbers between them. `fuse` never ends a
+kernel with such a node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stormdrop.ir.dtypes import ITEMSIZE
 
 
 def widens(node: Node) -> bool:
-    """Whether a node makes larger elements of numbers of at most 16 bits."""
+    """Returns whether a node widens numbers of at most 16 bits to larger elements."""
     if node.op == "Dequantize":
         return True
     if node.op == "Cast" and node.inputs[0].dtype != "bool":
@@ -22,7 +22,7 @@ def widens(node: Node) -> bool:
 
 
 def own_widenings(graph: Graph) -> Graph:
-    """Every reader of a widened value widens it itself.
+    """Gives every reader of a widened value its own widening node.
 
     w = Cast(x); a = Exp(w); b = Sum(w)   ->   w = Cast(x); v = Cast(x); a = Exp(w); b = Sum(v)
     """

@@ -1,1 +1,1 @@
-"""Tensor expressions: what is computed, without a word about how."""
+"""Tensor expressions: the result that a task computes, without its schedule."""

@@ -2,7 +2,7 @@
 
     h*2 + kh - 3   ->   Affine({h: 2, kh: 1}, -3)
 
-Atoms are axes, variables, and whatever is not linear (`h // 2`, `h % 2`); every integer expression has such a form.
+Atoms are axes, variables and nonlinear terms (`h // 2`, `h % 2`); every integer expression has such a form.
 Coefficients are exact Python integers, and none is zero.
 """
 
@@ -18,12 +18,21 @@ from stormdrop.ir.memo import memoised
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Affine:
     """`constant + Σ coefficient · atom`."""
 
     terms: tuple[tuple[Expr, int], ...]
     constant: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Compares atoms by identity, since `==` of expressions builds an expression."""
+        if not isinstance(other, Affine) or self.constant != other.constant or len(self.terms) != len(other.terms):
+            return False
+        return all(a is b and c == d for (a, c), (b, d) in zip(self.terms, other.terms))
+
+    def __hash__(self) -> int:
+        return hash((self.terms, self.constant))
 
     def __add__(self, other: Affine) -> Affine:
         terms = dict(self.terms)
@@ -43,7 +52,7 @@ class Affine:
         return next((c for a, c in self.terms if a is atom), 0)
 
     def replace(self, values: Mapping[Expr, Affine]) -> Affine:
-        """Substitute atoms; the others stay."""
+        """Returns the combination with the atoms in `values` substituted; all remaining atoms stay."""
         result = Affine((), self.constant)
         for atom, c in self.terms:
             result = result + (values[atom].scaled(c) if atom in values else Affine(((atom, c),)))
@@ -67,7 +76,7 @@ ZERO = Affine(())
 
 @memoised()
 def affine(e: Expr) -> Affine:
-    """The normal form of an integer expression."""
+    """Returns the normal form of an integer expression."""
     match e:
         case Const(value):
             return Affine((), int(value))
@@ -82,7 +91,7 @@ def affine(e: Expr) -> Affine:
 
 
 def bounds(e: Expr, of_atom: Callable[[Expr], Interval | None]) -> Interval | None:
-    """An interval (both ends included) that holds every value of an integer expression, or None where none is known.
+    """Returns an interval (both ends included) that holds every value of an integer expression, or None.
 
     Sums are bounded after collecting equal atoms, so `i - i` is exactly zero.
     """
@@ -129,7 +138,7 @@ _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "
 
 
 def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool | None:
-    """Whether an integer condition always or never holds within the atoms' bounds; None where it depends."""
+    """Returns True or False if an integer condition always or never holds within the atoms' bounds, else None."""
     match condition:
         case Const(value):
             return bool(value)
@@ -153,7 +162,7 @@ def decide(condition: Expr, of_atom: Callable[[Expr], Interval | None]) -> bool 
 
 @memoised(4096)
 def index_condition(c: Expr) -> bool:
-    """Whether a condition speaks of indices alone."""
+    """Returns whether a condition depends on indices alone: it loads no element."""
     match c:
         case Const():
             return True
@@ -166,7 +175,7 @@ def index_condition(c: Expr) -> bool:
 
 
 def conjuncts(condition: Expr) -> list[Expr]:
-    """The parts of `a and b and c`."""
+    """Returns the parts of `a and b and c`."""
     match condition:
         case Bin("and", a, b):
             return conjuncts(a) + conjuncts(b)
@@ -184,7 +193,7 @@ def conjunction(parts: Iterable[Expr]) -> Expr:
 
 
 def opposite(c: Expr) -> Expr:
-    """The condition that holds exactly where this one does not."""
+    """Returns the negation of a condition on indices."""
     match c:
         case Const(value):
             return Const(not value, "bool")
@@ -197,7 +206,7 @@ def opposite(c: Expr) -> Expr:
 
 
 def normal(e: Expr) -> Expr:
-    """The same integer condition with every side written in normal form, so that equal conditions are one node."""
+    """Returns an integer condition with both sides in normal form, so that equal conditions are one node."""
     match e:
         case Bin("and" | "or" as op, a, b):
             return binary(op, normal(a), normal(b))

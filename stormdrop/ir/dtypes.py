@@ -7,10 +7,13 @@ only inside loop programs, as operands of dot products.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
+
+from stormdrop.errors import UserError
 
 Dtype = Literal[
     "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "bf16x2", "i16x2"
@@ -41,17 +44,34 @@ UNSIGNED: tuple[Dtype, ...] = ("u8", "u16", "u32", "u64")
 INTEGERS: tuple[Dtype, ...] = (*SIGNED, *UNSIGNED)
 PAIRS: tuple[Dtype, ...] = ("bf16x2", "i16x2")
 ACCUMULATOR: dict[Dtype, Dtype] = {"f16": "f32", "bf16": "f32", "i16": "i32"}
-"""The type in which products of two numbers of a narrow type are exact, and are summed; others are their own."""
+"""The type in which products of two numbers of a narrow type are exact and summed. Absent types use themselves."""
+
+
+DtypeLike = Dtype | str | type | np.dtype[np.generic]
+"""An element type by its name here, by NumPy's name, or as a NumPy type: "f32", "float32", np.float32."""
+
+
+def dtype_of(value: object) -> Dtype:
+    """Returns the element type of a `DtypeLike`. Raises UserError if the value names no supported type."""
+    if isinstance(value, str) and value in NUMPY:
+        return value
+    with suppress(TypeError):
+        wanted = np.dtype(value).type if value is not None else None  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for name, kind in NUMPY.items():
+            if name not in PAIRS and wanted is kind:
+                return name
+    known = ", ".join(name for name in NUMPY if name not in PAIRS)
+    raise UserError(f"unknown element type {value!r}; known: {known}, and NumPy's names and types of them")
 
 
 def integer_range(dtype: Dtype) -> tuple[int, int]:
-    """The least and the largest value of an integer type."""
+    """Returns the least and the largest value of an integer type."""
     bits = 8 * ITEMSIZE[dtype]
     return (0, 2**bits - 1) if dtype in UNSIGNED else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def wrapped(value: int, dtype: Dtype) -> int:
-    """An integer modulo 2^bits of its type, in two's complement."""
+    """Returns an integer modulo 2^bits of its type, in two's complement."""
     if dtype == "bool":
         return value
     low, high = integer_range(dtype)
@@ -59,7 +79,7 @@ def wrapped(value: int, dtype: Dtype) -> int:
 
 
 def is_exact(source: Dtype, to: Dtype) -> bool:
-    """Whether every value of one type is a value of the other."""
+    """Returns whether every value of type `source` is a value of type `to`."""
     if source == to or source == "bool":
         return True
     if source in FLOATS:
@@ -71,4 +91,4 @@ def is_exact(source: Dtype, to: Dtype) -> bool:
 
 
 _WHOLE: dict[Dtype, int] = {"f64": 2**53, "f32": 2**24, "f16": 2**11, "bf16": 2**8}
-"""All integers up to these are numbers of the type."""
+"""The largest n per float type such that all integers up to n are numbers of the type."""

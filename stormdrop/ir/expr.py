@@ -1,7 +1,7 @@
 """Expressions: interned, immutable trees over scalars.
 
-Equality is identity: two nodes built from equal parts are the same object, and constants keep their type and sign (1,
-1.0, True and -0.0 differ). Index arithmetic is `i64`; data has any type of `dtypes`.
+Equality is identity: two nodes built from equal parts are the same object. Constants keep their type and sign (1, 1.0,
+True and -0.0 differ). Index arithmetic is `i64`; data has any type of `dtypes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -34,14 +34,14 @@ BITWISE = ("bitand", "bitor", "bitxor", "shl", "shr")
 """
 _ROUNDED = ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "sin", "cos")
 BITS_AS: dict[str, Dtype] = {f"bits_as_{dtype}": dtype for dtype in NUMPY if dtype not in PAIRS}
-"""Functions that read the bits of a value as those of another type of the same size."""
+"""Functions that reinterpret the bits of a value as another type of the same size."""
 UNARY = ("neg", "abs", "not", *_ROUNDED, "floor", "ceil", "round")
 
 _table: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
 
 def interned_count() -> int:
-    """How many expressions there are in this process."""
+    """Returns the number of expressions in this process."""
     return len(_table)
 
 
@@ -50,6 +50,8 @@ class Expr:
 
     __slots__ = ("__weakref__", "dtype")
     __match_args__: tuple[str, ...] = ()
+    __array_ufunc__ = None
+    """Disables NumPy's operators, so that arithmetic with NumPy scalars uses this class."""
     dtype: Dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -82,11 +84,28 @@ class Expr:
     def __floordiv__(self, other: Expr | Scalar) -> Expr:
         return binary("floordiv", self, other)
 
+    def __rfloordiv__(self, other: Scalar) -> Expr:
+        return binary("floordiv", lift(other, self.dtype), self)
+
     def __mod__(self, other: Expr | Scalar) -> Expr:
         return binary("mod", self, other)
 
+    def __rmod__(self, other: Scalar) -> Expr:
+        return binary("mod", lift(other, self.dtype), self)
+
+    def __pow__(self, other: Expr | Scalar) -> Expr:
+        from stormdrop.ir.power import power
+
+        return power(self, _exponent(other, self))
+
+    def __rpow__(self, other: Scalar) -> Expr:
+        return lift(other, self.dtype) ** self
+
     def __neg__(self) -> Expr:
         return call("neg", self)
+
+    def __abs__(self) -> Expr:
+        return call("abs", self)
 
     def __lt__(self, other: Expr | Scalar) -> Expr:
         return compare("lt", self, other)
@@ -100,19 +119,33 @@ class Expr:
     def __ge__(self, other: Expr | Scalar) -> Expr:
         return compare("ge", self, other)
 
+    def __eq__(self, other: object) -> Any:
+        return compare("eq", self, other) if _is_value(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return compare("ne", self, other) if _is_value(other) else NotImplemented
+
+    __hash__ = object.__hash__
+
     def __and__(self, other: Expr) -> Expr:
         return binary("and", self, other)
 
     def __or__(self, other: Expr) -> Expr:
         return binary("or", self, other)
 
+    def __invert__(self) -> Expr:
+        return call("not", self)
+
     def __bool__(self) -> bool:
-        raise UserError("an expression has no truth value while it is being built; use sd.where(condition, a, b)")
+        raise UserError(
+            f"the expression {self} has no truth value while it is being built: use sd.where(condition, a, b), "
+            "& instead of `and`, | instead of `or`, ~ instead of `not`"
+        )
 
     def __str__(self) -> str:
-        from stormdrop.ir.printer import show
+        from stormdrop.ir.printer import show, with_distinct_names
 
-        return show(self)
+        return show(with_distinct_names(self))
 
     __repr__ = __str__
 
@@ -137,6 +170,9 @@ class Const(Expr):
     __match_args__ = ("value", "dtype")
     value: Scalar
 
+    def __bool__(self) -> bool:
+        return bool(self.value) if self.dtype == "bool" else super().__bool__()
+
     def __new__(cls, value: Scalar, dtype: Dtype) -> Const:
         value = float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
         if dtype in UNSIGNED:
@@ -158,7 +194,7 @@ _serial = itertools.count()
 
 
 class Axis(Expr):
-    """One dimension that a compute iterates over. Every axis is its own: two of equal extent differ."""
+    """One dimension that a compute iterates over. Axes are compared by identity: two axes of equal extent differ."""
 
     __slots__ = __match_args__ = ("name", "extent", "kind", "serial")
     name: str
@@ -174,8 +210,8 @@ class Axis(Expr):
 class Bin(Expr):
     """An arithmetic or logical operation on two values of one type.
 
-    In loop programs also `pair`, two bf16 or i16 as one element, and `dot`, the sum of the products of two pairs in
-    f32 or i32.
+    Loop programs add two operations: `pair` joins two bf16 or i16 numbers to one element, and `dot` sums the products
+    of two pairs in f32 or i32.
     """
 
     __slots__ = __match_args__ = ("op", "a", "b")
@@ -196,19 +232,27 @@ _RESULTS: dict[tuple[str, Dtype], Dtype] = {
 
 
 class Cmp(Expr):
-    """A comparison of two values of one type; its own type is bool."""
+    """A comparison of two values of one type; its own type is bool.
+
+    `==` and `!=` of axes and variables also have a truth value, identity, so that `axis in axes` works.
+    """
 
     __slots__ = __match_args__ = ("op", "a", "b")
     op: str
     a: Expr
     b: Expr
 
+    def __bool__(self) -> bool:
+        if self.op in ("eq", "ne") and isinstance(self.a, (Axis, Var)) and isinstance(self.b, (Axis, Var)):
+            return (self.a is self.b) == (self.op == "eq")
+        return super().__bool__()
+
     def __new__(cls, op: str, a: Expr, b: Expr) -> Cmp:
         return _intern(cls, "bool", (op, a, b), (op, a, b))
 
 
 class Select(Expr):
-    """`a` where `condition` holds, else `b`; what is not chosen is not read."""
+    """`a` if `condition` holds, else `b`; the other branch is not read."""
 
     __slots__ = __match_args__ = ("condition", "a", "b")
     condition: Expr
@@ -265,7 +309,7 @@ class Reduce(Expr):
 
 
 def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
-    """The identity element of a reduction, which it starts from: 0, 1, or the type's own extreme."""
+    """Returns the identity element of a reduction, its start value: 0, 1, or the type's own extreme."""
     if combiner in ("sum", "prod"):
         one = combiner == "prod"
         return bool(one) if dtype == "bool" else float(one) if dtype in FLOATS else int(one)
@@ -276,14 +320,13 @@ def identity_of(combiner: Combiner, dtype: Dtype) -> Scalar:
 
 
 def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
-    """A Python number as a constant of `dtype`; an expression as it is.
+    """Returns a Python number as a constant of `dtype`, and an expression unchanged.
 
-    Raises UserError for anything else, and for a number that `dtype` cannot hold.
+    Raises UserError for other Python objects, and for a number that does not fit in `dtype`.
     """
     if isinstance(value, Expr):
         return value
-    known = (bool, int, float, np.bool_, np.integer, np.floating)
-    if not isinstance(value, known):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(value, _NUMBERS):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"{value!r} is neither an expression nor a number, but {type(value).__name__}")
     if dtype not in FLOATS:
         if isinstance(value, (float, np.floating)):
@@ -293,8 +336,22 @@ def lift(value: Expr | Scalar, dtype: Dtype) -> Expr:
     return Const(value, dtype)
 
 
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def _is_value(other: object) -> TypeGuard[Expr | Scalar]:
+    return isinstance(other, (Expr, *_NUMBERS))
+
+
+def _exponent(value: Expr | Scalar, base: Expr) -> Expr:
+    """Returns an exponent as an expression: a float may stand over an integer base."""
+    if isinstance(value, float) and base.dtype not in FLOATS:
+        return Const(value, "f64")
+    return lift(value, base.dtype)
+
+
 def index(value: Expr | Scalar) -> Expr:
-    """An index: an integer expression or a Python int."""
+    """Returns an index, given as an integer expression or a Python int."""
     if isinstance(value, Expr):
         if value.dtype not in ("i64", "i32"):
             raise UserError(f"an index must be an integer, but {value} is {value.dtype}")
@@ -322,7 +379,7 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
     "ne": operator.ne,
 }
-"""What indices and conditions are made of, for numbers and for arrays alike."""
+"""The operations of indices and conditions, for numbers and for arrays alike."""
 
 
 def _same_type(op: str, a: Expr, b: Expr | Scalar) -> Expr:
@@ -333,7 +390,7 @@ def _same_type(op: str, a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
-    """`a op b`, folding integer constants and the neutral elements of index arithmetic."""
+    """Returns `a op b`, folding integer constants and the neutral elements of index arithmetic."""
     b = _same_type(op, a, b)
     if op in LOGICAL and a.dtype != "bool":
         raise UserError(f"{op} needs conditions, not {a.dtype}")
@@ -365,7 +422,7 @@ def binary(op: str, a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
-    """`a op b` as a condition."""
+    """Returns `a op b` as a condition."""
     b = _same_type(op, a, b)
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(ARITHMETIC[op](a.value, b.value), "bool")
@@ -373,7 +430,9 @@ def compare(op: str, a: Expr, b: Expr | Scalar) -> Expr:
 
 
 def call(fn: str, a: Expr) -> Expr:
-    """One of the functions in `UNARY` or `BITS_AS`, checked for its type."""
+    """Applies one function of `UNARY` or `BITS_AS` to `a`, after a check of its type."""
+    if not isinstance(a, Expr):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"{fn} takes an expression such as x[i, j], not {a!r}")
     if fn not in UNARY and fn not in BITS_AS:
         raise UserError(f"unknown function {fn!r}; known: {', '.join((*UNARY, *BITS_AS))}")
     if fn == "not" and a.dtype != "bool":
@@ -390,7 +449,7 @@ def call(fn: str, a: Expr) -> Expr:
 
 
 def select(condition: Expr, a: Expr | Scalar, b: Expr | Scalar) -> Expr:
-    """`a` where the condition holds, else `b`."""
+    """Returns `a` if the condition holds, else `b`."""
     if condition.dtype != "bool":
         raise UserError(f"a condition must be bool, but {condition} is {condition.dtype}")
     dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else None
@@ -401,7 +460,7 @@ def select(condition: Expr, a: Expr | Scalar, b: Expr | Scalar) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    """The direct subexpressions."""
+    """Returns the direct subexpressions."""
     match e:
         case Bin(_, a, b) | Cmp(_, a, b):
             return (a, b)
@@ -418,7 +477,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node once, parents before children, in the order they are read."""
+    """Yields every node once, parents before children, in reading order."""
     seen: set[Expr] = set()
     stack = [e]
     while stack:
@@ -430,12 +489,15 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def loads(e: Expr) -> list[Load]:
-    """Every distinct load of the expression, in reading order."""
+    """Returns every distinct load of the expression, in reading order."""
     return [n for n in walk(e) if isinstance(n, Load)]
 
 
 def rewrite(e: Expr, visit: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Rebuild bottom-up what `visit` does not replace; an unchanged node stays the same object."""
+    """Rebuilds an expression bottom-up, with the nodes for which `visit` returns a replacement replaced.
+
+    An unchanged node stays the same object.
+    """
     memo = {} if memo is None else memo
     if e in memo:
         return memo[e]
@@ -447,7 +509,7 @@ def rewrite(e: Expr, visit: Callable[[Expr], Expr | None], memo: dict[Expr, Expr
 
 
 def _rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
-    if parts == children(e):
+    if all(map(operator.is_, parts, children(e))):
         return e
     match e:
         case Bin(op, _, _):
@@ -469,5 +531,5 @@ def _rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
 
 
 def substitute(e: Expr, values: Mapping[Any, Expr]) -> Expr:
-    """Replace nodes (axes, variables, loads) by other expressions."""
+    """Replaces nodes (axes, variables, loads) by other expressions."""
     return rewrite(e, lambda node: values.get(node))

@@ -1,25 +1,31 @@
-"""The reference interpreter: what a task computes, with NumPy, slow and obviously right.
+"""The reference interpreter: computes a task's outputs with NumPy, slowly and obviously right.
 
 An expression is evaluated on a grid of points at once: every axis is an array of its values, shaped so that axes
-broadcast against each other. `evaluate` fills one whole tensor after the other; `sample` asks for single elements and
-computes of every producer only what these need.
+broadcast against each other. `evaluate` fills whole tensors in order. `sample` evaluates single elements, and computes
+only the elements of producers that these elements need.
 
 Semantics that NumPy leaves open:
 
-* `max` and `min`, as operations and as reductions, hand NaN on (NumPy's maximum and minimum).
-* `//` and `%` are Python's (towards minus infinity). A float becomes an integer towards zero; NaN becomes 0 and what
-  does not fit becomes the nearest value that does (LLVM's fptosi.sat). Integers wrap around. `round` goes to even.
-* An integer to a negative power is 1 over the positive one, in integers: 0 unless the base is 1 or -1.
-* What a Select does not choose is not read; any other index outside a tensor raises UserError.
+* `max` and `min`, as operations and as reductions, propagate NaN (NumPy's maximum and minimum).
+* `//` and `%` are Python's (towards minus infinity). Integers wrap around. `round` goes to even.
+* Casting a float to an integer rounds towards zero. NaN becomes 0, and a number out of range becomes the nearest value
+  of the type (LLVM's fptosi.sat).
+* An integer to a negative power is 1 over the positive power, in integers: 0 unless the base is 1 or -1.
+* The branch that a Select does not choose is not read; any other index outside a tensor raises UserError.
 
-**Error scales.** `magnitude` gives, per output element, a number `s` so that a float32 kernel is right when it lies
-within `c · eps · s` of the float64 result, for the small `c` that the variant states. It is a running first-order error
-analysis: inputs and constants are exact (s = 0), a rounded operation adds |result| to what its operands' errors become
-through its derivative, and a sum of n terms t gets (1 + √n / 2) · Σ max(s(t), |t|), for a matrix product Σ|a·b| times
-that growth. Terms of one sign added one by one in float32 need it: 4,608 of them were 29 eps · Σ|a·b| off, 512 were 9,
-while random signs stay below 2. Moved or maximised data has s = 0: it must be exact. Choices made by float data (relu)
-take the larger scale of both sides. Jumps (floor, casts to integers, comparisons as values) cannot be bounded and hand
-on their operand's scale. Quantised numbers may differ by one, `quantum`, where a float lies halfway between two.
+**Error scales.** `magnitude` gives a number `s` per output element. A float32 kernel is right when it lies within
+`c · eps · s` of the float64 result, for the small `c` that the variant states. The scale is a running first-order error
+analysis:
+
+* Inputs and constants are exact (s = 0).
+* A rounded operation adds |result| to its operands' errors, carried through its derivative.
+* A sum of n terms t gets (1 + √n / 2) · Σ max(s(t), |t|), for a matrix product Σ|a·b| times that growth. Terms of one
+  sign added one by one in float32 need the growth: 4,608 such terms were 29 eps · Σ|a·b| off, 512 terms were 9 off,
+  while random signs stay below 2.
+* Moved or maximised data has s = 0: it must be exact.
+* Choices made by float data (relu) take the larger scale of both sides.
+* Jumps (floor, casts to integers, comparisons as values) cannot be bounded and pass on their operand's scale.
+* Quantised numbers may differ by one, `quantum`, if a float lies halfway between two integers.
 """
 
 from __future__ import annotations
@@ -34,6 +40,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir import expr
+from stormdrop.ir.contraction import contracted, contraction_boxes, factors_of
 from stormdrop.ir.dtypes import INTEGERS, ITEMSIZE, is_exact
 from stormdrop.ir.expr import FLOATS, NUMPY, Axis, Bin, Call, Cast, Cmp, Const, Dtype, Expr, Load, Select, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor
@@ -41,14 +48,16 @@ from stormdrop.ir.tensor import Compute, Task, Tensor
 Array = NDArray[Any]
 CHUNK_POINTS = 1_000_000
 """Points evaluated at once; some ten float64 temporaries of this size are alive in the worst case."""
+FACTOR_POINTS = 4 * CHUNK_POINTS
+"""Points of one factor of a matrix product, which has fewer temporaries."""
 UNDERFLOW = 2.0**-103
-"""In the units of scales, what a float32 loses by being flushed to zero: 2⁻¹²⁶ / eps."""
+"""The loss of a float32 by flushing to zero, in the units of scales: 2⁻¹²⁶ / eps."""
 ROUNDING = {"f16": 2.0**12, "bf16": 2.0**15}
-"""In the units of scales, what rounding 1 to a half may lose: 2⁻¹¹ / eps and 2⁻⁸ / eps."""
+"""The largest loss by rounding 1 to a half, in the units of scales: 2⁻¹¹ / eps and 2⁻⁸ / eps."""
 F16_UNDERFLOW = 0.25
-"""In the units of scales, what rounding to the nearest multiple of 2⁻²⁴, the least f16, may lose."""
+"""The largest loss by rounding to the nearest multiple of 2⁻²⁴ (the least f16), in the units of scales."""
 F16_OVERFLOW = 65520.0
-"""What rounds to infinity as f16."""
+"""The least number that rounds to infinity as f16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +70,27 @@ class Samples:
 
 
 def evaluate(
-    task: Task, arrays: Mapping[str, Array], variant: int = 0, precision: Literal["f64"] | None = None
+    task: Task,
+    arrays: Mapping[str, Array],
+    variant: int = 0,
+    precision: Literal["f64"] | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Array]:
-    """The outputs by name. With precision "f64" every float is computed as float64, inputs being taken as they are: a
-    cast to f16 or bf16, which rounds to nearest even otherwise, keeps what does not overflow then.
+    """Returns the outputs by name.
+
+    With precision "f64" every float is computed as float64; inputs may be float64 already. A cast to f16 or bf16, which
+    rounds to nearest even otherwise, then keeps all numbers that do not overflow. Sums of products run as matrix
+    products. `tick` is called before every chunk and may raise.
 
     Raises UserError for missing or misshapen arrays and for reads outside a tensor.
     """
-    machine = _Machine(_inputs(task, arrays, precision == "f64"), wide=precision == "f64")
+    machine = _Machine(_inputs(task, arrays, precision == "f64"), wide=precision == "f64", tick=tick)
     machine.fill(task.variants[variant].stages)
     return {mine.name: machine.known[t][0] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
 
 
 def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict[str, Array]:
-    """The error scale of every output element (see the module's text), float64, by output name."""
+    """Returns the error scale of every output element (see the module's text), float64, by output name."""
     machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
     machine.fill(task.variants[variant].stages)
     return {mine.name: machine.known[t][1] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
@@ -83,7 +99,7 @@ def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict
 def sample(
     task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0
 ) -> dict[str, Samples]:
-    """About `points` random elements of every output in float64, with error scales; corners and edges come up often."""
+    """Returns about `points` random elements of every output in float64, with error scales, often at borders."""
     machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
     found: dict[str, Samples] = {}
     for t, mine in zip(task.variants[variant].outputs, task.outputs):
@@ -94,16 +110,14 @@ def sample(
 
 
 def quantum(task: Task) -> int:
-    """By how much an integer output may differ from that computed in float64: 1 where floats are rounded to quantised
-    numbers, else 0.
-    """
+    """Returns the accepted difference of an integer output from its float64 value: 1 if it quantises floats, else 0."""
     bodies = (t.compute.body for v in task.variants for t in v.stages if t.compute is not None)
     casts = (n for body in bodies for n in walk(body) if isinstance(n, Cast))
     return int(any(n.a.dtype in FLOATS and n.dtype in INTEGERS and ITEMSIZE[n.dtype] < 4 for n in casts))
 
 
 def _random_indices(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> tuple[Array, ...]:
-    """Distinct index tuples, a fifth of each coordinate at one of its two ends."""
+    """Returns distinct random index tuples; about a fifth of each coordinate's values lie at the ends of its range."""
     if 0 in shape or not shape:
         return tuple(np.zeros(0, np.int64) for _ in shape)
     columns: list[Array] = []
@@ -119,15 +133,15 @@ def _unravel(flat: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def _inputs(task: Task, arrays: Mapping[str, Array], wide: bool) -> dict[Tensor, tuple[Array, Array]]:
-    """The given arrays by tensor, with error scales of zero."""
+    """Returns the given arrays by tensor, with error scales of zero."""
     known: dict[Tensor, tuple[Array, Array]] = {}
     for t in task.inputs:
         if t.name not in arrays:
             raise UserError(f"{task.name}: no array is given for input {t!r}")
-        array = np.asarray(arrays[t.name])
-        if array.shape != t.shape or array.dtype != NUMPY[t.dtype]:
+        array, kinds = np.asarray(arrays[t.name]), (NUMPY[t.dtype], _numpy(t.dtype, wide))
+        if array.shape != t.shape or not any(array.dtype == kind for kind in kinds):
             raise UserError(f"{task.name}: input {t!r} is given as {array.dtype}{list(array.shape)}")
-        known[t] = array.astype(_numpy(t.dtype, wide)), np.broadcast_to(np.zeros(()), t.shape)
+        known[t] = array.astype(_numpy(t.dtype, wide), copy=False), np.broadcast_to(np.zeros(()), t.shape)
     return known
 
 
@@ -137,7 +151,7 @@ def _numpy(dtype: Dtype, wide: bool) -> type[np.generic]:
 
 @dataclass(slots=True)
 class _Scope:
-    """The points that are evaluated: each axis's values, and which points are really wanted (None: all)."""
+    """The points under evaluation: the values of each axis, and the mask of points that are used (None: all)."""
 
     env: dict[Expr, Array]
     active: Array | None = None
@@ -146,7 +160,7 @@ class _Scope:
     sides: dict[Expr, tuple[_Scope, _Scope]] = field(default_factory=dict[Expr, "tuple[_Scope, _Scope]"])
 
     def split(self, choice: Select, condition: Array) -> tuple[_Scope, _Scope]:
-        """The points where the condition holds and those where it does not."""
+        """Returns the points at which the condition holds and the points at which it does not."""
         if choice not in self.sides:
             among = np.True_ if self.active is None else self.active
             self.sides[choice] = _Scope(self.env, among & condition), _Scope(self.env, among & ~condition)
@@ -154,22 +168,29 @@ class _Scope:
 
 
 class _Machine:
-    """Evaluates expressions; `known` holds whole tensors, `partly` single elements of the others."""
+    """The evaluator of expressions; `known` holds complete tensors, `partly` single elements of incomplete tensors."""
 
-    def __init__(self, known: dict[Tensor, tuple[Array, Array]], wide: bool, scales: bool = False) -> None:
+    def __init__(
+        self,
+        known: dict[Tensor, tuple[Array, Array]],
+        wide: bool,
+        scales: bool = False,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self.known = known
+        self.tick = tick
         self.partly: dict[Tensor, tuple[Array, Array, Array]] = {}
         self.wide = wide
         self.with_scales = scales
 
     def fill(self, stages: Sequence[Tensor]) -> None:
-        """Compute whole tensors, producers first."""
+        """Computes complete tensors, producers first."""
         for t in stages:
             assert t.compute is not None
             values = np.empty(t.shape, _numpy(t.dtype, self.wide))
             scales = np.zeros(t.shape if self.with_scales else ())
-            inner = math.prod(a.extent for a in t.compute.reduce_axes)
-            for box in _boxes(t.shape, CHUNK_POINTS // max(1, inner)):
+            for box in self._boxes(t.compute, t.shape):
+                self.tick()
                 ranges = [np.arange(extent)[part] for extent, part in zip(t.shape, box)]
                 grid = np.ix_(*ranges) if ranges else ()
                 values[box], part_scales = self.points(t.compute, grid, tuple(len(r) for r in ranges))
@@ -177,8 +198,19 @@ class _Machine:
                     scales[box] = part_scales
             self.known[t] = values, scales
 
+    def _boxes(self, c: Compute, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+        factors = self._factors(c)
+        if factors is not None:
+            return contraction_boxes(c, factors, FACTOR_POINTS)
+        inner = math.prod(a.extent for a in c.reduce_axes)
+        return _boxes(shape, CHUNK_POINTS // max(1, inner))
+
+    def _factors(self, c: Compute) -> tuple[Expr, Expr] | None:
+        """Returns both sides of a sum of products that runs as a matrix product."""
+        return factors_of(c) if self.wide and not self.with_scales else None
+
     def points(self, c: Compute, at: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Values and scales of one compute where its axes have the values `at` (which broadcast to `shape`)."""
+        """Returns values and scales of one compute at the axis values `at` (which broadcast to `shape`)."""
         depth = len(c.reduce_axes)
         env: dict[Expr, Array] = {a: i.reshape(i.shape + (1,) * depth) for a, i in zip(c.axes, at)}
         for d, a in enumerate(c.reduce_axes):
@@ -186,6 +218,10 @@ class _Machine:
         scope = _Scope(env)
         full = shape + tuple(a.extent for a in c.reduce_axes)
         with np.errstate(all="ignore"):
+            factors = self._factors(c)
+            if factors is not None:
+                a, b = (self.value(factor, scope) for factor in factors)
+                return contracted(a, b, shape, full[len(shape) :]), np.zeros(())
             value = np.broadcast_to(self.value(c.body, scope), full)
             scale = np.broadcast_to(self.scale(c.body, scope), full) if self.with_scales else np.zeros(())
             if c.combiner is None:
@@ -197,7 +233,7 @@ class _Machine:
             return result.astype(value.dtype), _reduce_scale(c.combiner, value, scale, result, over)
 
     def read(self, t: Tensor, indices: tuple[Array, ...]) -> tuple[Array, Array]:
-        """Elements of a tensor; of one that is not whole, missing elements are computed and kept."""
+        """Returns elements of a tensor; missing elements of an incomplete tensor are computed and kept."""
         if t in self.known:
             values, scales = self.known[t]
             return values[indices], scales[indices] if self.with_scales else scales
@@ -299,7 +335,7 @@ class _Machine:
 
 
 def _boxes(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
-    """Cut an index space into boxes of at most `limit` points (at least one), leading dimensions first."""
+    """Yields boxes of at most `limit` points (at least one) that cover an index space, leading dimensions first."""
     if not shape:
         yield ()
         return
@@ -314,12 +350,12 @@ def _boxes(shape: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
 
 
 def _widened(x: Array) -> Array:
-    """f32 as f64: functions of it are then rounded once, while NumPy's own f32 versions are off by up to 4 ulps."""
+    """Returns f32 as f64: functions then round once, while NumPy's own f32 versions are off by up to 4 ulps."""
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
 def _sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), by an exponential that cannot overflow."""
+    """Returns 1 / (1 + exp(-x)), by an exponential that cannot overflow."""
     small = np.exp(-np.abs(x))
     return np.where(x < 0, small, 1) / (1 + small)
 
@@ -329,7 +365,7 @@ def _erf(x: Array) -> Array:
 
 
 def _cast(x: Array, dtype: type[np.generic]) -> Array:
-    """Saturating where a float becomes an integer; C's rules elsewhere."""
+    """Converts a value: floats to integers saturate, all other conversions follow C's rules."""
     if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
         return x.astype(dtype)
     limits = np.iinfo(np.dtype(dtype).name)
@@ -341,18 +377,18 @@ def _cast(x: Array, dtype: type[np.generic]) -> Array:
 
 
 def _overflown(x: Array) -> Array:
-    """Numbers that are infinite as f16."""
+    """Returns x with numbers beyond f16's range as infinities."""
     return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
 
 
 def _reinterpreted(x: Array, dtype: Dtype, to: Dtype, wide: bool) -> Array:
-    """The bits of x, as it is stored, read as another type."""
+    """Returns the stored bits of x, read as another type."""
     stored = np.ascontiguousarray(x, NUMPY[dtype])
     return stored.view(NUMPY[to]).reshape(x.shape).astype(_numpy(to, wide))
 
 
 def _shifted(op: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
-    """A shift by any amount: NumPy's is not defined beyond the width of the type."""
+    """Shifts by any amount; NumPy's shift is undefined beyond the width of the type."""
     width = 8 * x.dtype.itemsize
     outside = (y < 0) | (y >= width)
     rest = np.where(x < 0, -1, 0).astype(x.dtype) if op is np.right_shift else np.zeros_like(x)
@@ -360,7 +396,7 @@ def _shifted(op: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
 
 
 def _through(slope: Array, scale: Array) -> Array:
-    """An error passed through a function of this slope; no error stays none, however steep."""
+    """Returns an error after a function of this slope; a zero error stays zero, however steep the function."""
     return np.where(scale == 0, 0.0, np.abs(slope) * scale)
 
 
@@ -399,7 +435,7 @@ def _reduce_scale(combiner: str, value: Array, scale: Array, result: Array, over
 
 
 def _power(x: Array, y: Array) -> Array:
-    """C's pow of floats; of integers by repeated squaring, modulo 2^bits."""
+    """Returns C's pow of floats; of integers by repeated squaring, modulo 2^bits."""
     if np.issubdtype(x.dtype, np.floating):
         return np.power(_widened(x), _widened(y)).astype(x.dtype)
     base, bits = np.broadcast_arrays(x, y)

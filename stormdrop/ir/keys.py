@@ -1,12 +1,16 @@
-"""Keys that variants share: the class and the anchor class. Schedules are carried from one task to another by them.
+"""Keys that variants share: the class and the anchor class, by which schedules are transferred between tasks.
 
     digest (one task)  ⊂  class (any sizes)  ⊂  anchor class (any sizes, any epilogue)
 
-A key is blind to names, to extents, strides, dilations and pads, and to numbers in the body, which may stand for sizes
-(1/n of a mean, the scale of an attention). A division by such a number is spelled as the multiplication that it becomes
-where the reciprocal is exact: attention divides by √80 and multiplies by 1/√64. A key sees the DAG of stages, what is
-reduced, which axes an index combines, element types, which inputs are constant, and numbers that decide how a body is
-computed: zero and the infinities (the values of borders) and exponents.
+A key ignores names, extents, strides, dilations and pads. It also ignores numbers in the body that may stand for sizes
+(1/n of a mean, the scale of an attention).
+
+A division by such a number is spelled as the multiplication that it becomes if the reciprocal is exact: attention
+divides by √80 and multiplies by 1/√64.
+
+A key contains the DAG of stages, the reductions, the axes that an index combines, element types, and the constness of
+inputs. It also contains the numbers that decide how a body is computed: zero, the infinities (the values of borders)
+and exponents.
 """
 
 from __future__ import annotations
@@ -30,26 +34,26 @@ CLASS, ANCHOR = "v", "a"
 
 @memoised(4096)
 def class_key(variant: Variant) -> str:
-    """Equal for variants that differ in sizes, names and numbers only: every schedule of one fits the others."""
+    """Returns a key, equal for variants that differ only in sizes, names and numbers: they can exchange schedules."""
     return _hashed(CLASS, _structure(variant.stages, variant.outputs))
 
 
 @memoised(4096)
 def former_class_key(variant: Variant) -> str:
-    """The class as it was before a division by a number was a multiplication: schedules may still name it."""
+    """Returns the class of earlier versions, which kept divisions by numbers: schedules may still name it."""
     return _hashed(CLASS, _structure(variant.stages, variant.outputs, sees_division=True))
 
 
 @memoised(4096)
 def anchor_key(variant: Variant) -> str:
-    """Equal for variants whose anchor stages are of one class, whatever their epilogues; empty without a reduction."""
+    """Returns a key, equal for variants with anchor stages of one class and any epilogue; empty without reductions."""
     anchors = anchor_stages(variant)
     return _hashed(ANCHOR, _structure(anchors, anchor_results(variant))) if anchors else ""
 
 
 @memoised(4096)
 def anchor_stages(variant: Variant) -> tuple[Tensor, ...]:
-    """The reductions and everything that they read, in the order of the stages. The other stages are the epilogue."""
+    """Returns the reductions and all stages they read, in the order of the stages; the rest is the epilogue."""
     found: set[Tensor] = set()
     for t in reversed(variant.stages):
         assert t.compute is not None
@@ -59,20 +63,20 @@ def anchor_stages(variant: Variant) -> tuple[Tensor, ...]:
 
 
 def anchor_results(variant: Variant) -> tuple[Tensor, ...]:
-    """The anchor stages that no other anchor stage reads."""
+    """Returns the anchor stages that no other anchor stage reads."""
     anchors = anchor_stages(variant)
     read = {load.tensor for t in anchors if t.compute is not None for load in loads(t.compute.body)}
     return tuple(t for t in anchors if t not in read)
 
 
 def extents(variant: Variant) -> tuple[int, ...]:
-    """The extents of the anchor stages, of all stages without a reduction; variants of one key have equally many."""
+    """Returns the extents of the anchor stages, or of all stages without a reduction; one key implies one count."""
     computes = [t.compute for t in anchor_stages(variant) or variant.stages]
     return tuple(a.extent for c in computes if c is not None for a in (*c.axes, *c.reduce_axes))
 
 
 def is_class_key(text: str) -> bool:
-    """Whether a text can be the class of a variant. Schedules of early versions name classes of whole tasks."""
+    """Returns whether a text can be the class of a variant. Schedules of early versions name classes of whole tasks."""
     return text.startswith(CLASS)
 
 
@@ -82,12 +86,12 @@ def _hashed(kind: str, structure: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
-    """How expressions are written into a key."""
+    """The spelling of expressions in a key."""
 
     axes: dict[Expr, str]
     tensors: dict[Tensor, str]
     sees_division: bool
-    """Whether a division by a number is written as one; see `former_class_key`."""
+    """True if a division by a number is written as a division; see `former_class_key`."""
 
 
 def _structure(stages: tuple[Tensor, ...], results: tuple[Tensor, ...], sees_division: bool = False) -> list[object]:
@@ -106,7 +110,7 @@ def _structure(stages: tuple[Tensor, ...], results: tuple[Tensor, ...], sees_div
 
 
 def _shape_free(e: Expr, spelling: _Spelling, is_exponent: bool = False) -> object:
-    """An expression without numbers; an index is the set of atoms it combines."""
+    """Returns an expression without numbers; an index is the set of atoms it combines."""
     if e.dtype == "i64" and not isinstance(e, (Load, Cast, Select, Call)):
         return _index_structure(affine(e), spelling)
     match e:
@@ -124,7 +128,7 @@ def _shape_free(e: Expr, spelling: _Spelling, is_exponent: bool = False) -> obje
 
 
 def _may_be_size(number: Const) -> bool:
-    """Whether a number decides nothing of how a body is computed; an exponent does, whatever it is."""
+    """Returns whether a number may stand for a size. The caller excludes exponents."""
     return number.dtype != "bool" and number.value != 0 and isfinite(number.value)
 
 

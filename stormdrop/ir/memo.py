@@ -1,4 +1,4 @@
-"""Results of functions of expressions, kept while there is work to do.
+"""Memoised functions of expressions: results are kept while compilations run.
 
     @memoised()
     def affine(e: Expr) -> Affine: ...
@@ -6,10 +6,11 @@
     with at_work():                 # compiling a model, building a kernel, tuning
         ...
 
-Every axis is its own, so the expressions of one compilation are never asked for by the next one, even if the model is
-the same; but whoever holds a result holds the expressions in it. Results stay while anybody is at work. When the last
-one is done, they are dropped if more than a few expressions have come to be since they were dropped before: building
-one task again and again finds them.
+Each axis is a distinct object, so expressions of one compilation never recur in the next, even for the same model. A
+kept result also keeps its expressions in memory.
+
+Results stay inside every `at_work` block. After the last block, `forget` drops the results if more than
+`MOST_EXPRESSIONS` expressions are new since the last drop: repeated builds of one small task reuse them.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_RESULTS = 16384
-"""Of each function: what one task of a model needs, many times over."""
+"""The most results kept per function: one task of a model needs fewer, many times over."""
 MOST_EXPRESSIONS = 2048
-"""So many more than after the last time are kept; with all that is remembered of them about 6 MB."""
+"""The number of new expressions below which results are kept; with these results about 6 MB."""
 
 
 class _Results:
-    """What is remembered of all functions, and how many are at work."""
+    """The cache-clearing functions of all memoised functions, and the number of open `at_work` blocks."""
 
     def __init__(self) -> None:
         self.forget: list[Callable[[], None]] = []
@@ -45,7 +46,7 @@ _results = _Results()
 
 
 def memoised(most: int = MOST_RESULTS) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Remember the results of a function of hashable arguments, at most so many."""
+    """Memoises a function of hashable arguments; at most `most` results are kept."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         remembering = lru_cache(maxsize=most)(function)
@@ -57,7 +58,7 @@ def memoised(most: int = MOST_RESULTS) -> Callable[[Callable[P, T]], Callable[P,
 
 @contextmanager
 def at_work() -> Generator[None]:
-    """Keep what is remembered until this, and whatever else is at work then, is done. It may be nested."""
+    """Keeps results until this block and all concurrent blocks end. Blocks may be nested."""
     with _results.lock:
         _results.at_work += 1
     try:
@@ -71,6 +72,6 @@ def at_work() -> Generator[None]:
 
 
 def forget() -> None:
-    """Drop all results; they are computed again when they are asked for."""
+    """Drops all results; later calls compute them again."""
     for one in _results.forget:
         one()

@@ -1,6 +1,6 @@
-"""Arrays that are longer than what they hold: which elements along a padded dimension are valid, and cutting them out.
+"""Padded arrays: the valid elements along a padded dimension, and cutting them out.
 
-`graph.padding` proves which elements of a model's results are valid, `runtime.padded_model` runs such models.
+`graph.padding` proves which elements of a model's results are valid; `runtime.padded_model` runs such models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A padded dimension: index k is valid where `(k // inner) % size < valid`. A plain prefix has `inner` 1."""
+    """A padded dimension: index k is valid if `(k // inner) % size < valid`. A plain prefix has `inner` 1."""
 
     inner: int
     size: int
@@ -29,11 +29,11 @@ class Padding:
 
 
 Claim = Mapping[int, Padding]
-"""The padded dimensions of a value. The others have the same extents in both graphs."""
+"""The padded dimensions of a value. All remaining dimensions have the same extents in both graphs."""
 
 
 def valid_part(array: Array, claim: Claim) -> Array:
-    """The valid elements of an array, in an array of their own shape; a view where that is possible."""
+    """Returns the valid elements of an array as an array of their shape; a view if possible."""
     for d, p in claim.items():
         extent = array.shape[d]
         outer = extent // (p.inner * p.size)

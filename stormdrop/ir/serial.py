@@ -18,7 +18,7 @@ def task_to_json(task: Task) -> dict[str, object]:
 
 
 def nameless(task: Task) -> object:
-    """What remains of a task's JSON when tasks that differ in names alone are to be equal."""
+    """Returns a task's JSON without names: equal for tasks that differ in names alone."""
     inputs = [[list(t.shape), t.dtype, t.constant] for t in task.inputs]
     variants = [_variant_to_json(task, v) for v in task.variants]
     return [inputs, [[v["outputs"], v["error_bound"], [_unnamed(stage) for stage in v["stages"]]] for v in variants]]
@@ -75,7 +75,7 @@ def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> o
 
 
 def task_from_json(data: Any) -> Task:
-    """Raises UserError on anything that is not a task of a known format."""
+    """Returns the task of its JSON. Raises UserError if `data` is not a task of a known format."""
     try:
         if data["format"] != FORMAT:
             raise UserError(f"this task has format {data['format']}; this version reads {FORMAT}")

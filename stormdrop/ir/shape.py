@@ -1,17 +1,36 @@
-"""Row-major shapes: their strides, and which dimensions a reshape keeps together."""
+"""Row-major shapes: text, strides, dimensions that a reshape keeps together, and the names of open dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 Runs = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 """Pairs of dimensions of a shape and dimensions of its reshaped form that hold the same elements."""
 
 
+def shape_text(shape: Sequence[int | str]) -> str:
+    return "x".join(map(str, shape)) if shape else "scalar"
+
+
+def shapes_text(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Returns shapes by name as `--shapes` takes them: x=1x3x224x224, y=1x10."""
+    return ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def anonymous(port: str, position: int) -> str:
+    """Returns the name of a dimension that a file leaves open without a name: no two of them are equal."""
+    return f"{port}[{position}]"
+
+
+def dimensions_text(port: str, dimensions: Sequence[int | str]) -> list[str]:
+    """Returns the dimensions of an input or output for people: an open dimension by its name, or as `any`."""
+    return ["any" if d == anonymous(port, k) else str(d) for k, d in enumerate(dimensions)]
+
+
 @lru_cache(maxsize=16384)
 def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a contiguous row-major array."""
+    """Returns the strides, in elements, of a contiguous row-major array."""
     strides = [1] * len(shape)
     for d in range(len(shape) - 2, -1, -1):
         strides[d] = strides[d + 1] * max(1, shape[d + 1])
@@ -19,7 +38,7 @@ def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def matching_runs(source: Sequence[int], target: Sequence[int]) -> Runs:
-    """The shortest runs of dimensions that hold equally many elements in both shapes, without those of extent 1.
+    """Returns the shortest runs of dimensions with equal element counts in both shapes, ignoring extents of 1.
 
         (2, 3, 4, 5), (6, 20)  ->  ((0, 1), (0,)), ((2, 3), (1,))
 

@@ -1,4 +1,4 @@
-"""What makes a compute and a task well formed."""
+"""The rules for well-formed computes and tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def verify_compute(name: str, c: Compute) -> None:
-    """Raise UserError for an axis used twice or not declared, a reduction inside a body, or arithmetic on halves."""
+    """Raises UserError for an axis used twice or not declared, a reduction inside a body, or arithmetic on halves."""
     declared: set[Expr] = set()
     for a in (*c.axes, *c.reduce_axes):
         if a in declared:
@@ -49,7 +49,10 @@ def verify_compute(name: str, c: Compute) -> None:
 
 
 def _half_computed_with(node: Expr) -> Dtype | None:
-    """The type of a half where a node does more than to move it, to choose it, or to convert between it and f32."""
+    """Returns the half type in which a node computes.
+
+    Returns None if the node only moves, selects or converts halves to and from f32.
+    """
     match node:
         case Call(fn) if fn in expr.BITS_AS:
             return None
@@ -67,7 +70,7 @@ Guard = tuple[Expr, bool]  # a condition on indices, and whether it holds
 
 
 def _verify_indices(name: str, body: Expr) -> None:
-    """Every read must lie inside its tensor wherever the conditions on indices around it let it happen.
+    """Requires that every read lies inside its tensor under the index conditions around it.
 
     A condition on data is no protection: both sides of such a selection are computed. An index made of data is not
     judged here.
@@ -77,7 +80,7 @@ def _verify_indices(name: str, body: Expr) -> None:
             known = bounds(i, lambda _: None)
             if known is None or known[0] > known[1] or (known[0] >= 0 and known[1] < extent):
                 continue
-            reached = _reached(i, guards)  # intervals are too wide where one axis comes twice, as in a mirrored index
+            reached = _reached(i, guards)  # intervals are too wide if one axis occurs twice, as in a mirrored index
             known = known if reached is None and not guards else reached
             if known is not None and (known[0] < 0 or known[1] >= extent):
                 where = f"reads dimension {d} of {load.tensor!r} from {known[0]} to {known[1]}"
@@ -87,7 +90,7 @@ def _verify_indices(name: str, body: Expr) -> None:
 def _reads(
     e: Expr, guards: tuple[Guard, ...], seen: set[tuple[Expr, tuple[Guard, ...]]]
 ) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
-    """Every load with the index conditions under which it happens."""
+    """Yields every load with the index conditions under which it happens."""
     if (e, guards) in seen:
         return
     seen.add((e, guards))
@@ -102,7 +105,7 @@ def _reads(
 
 
 def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
-    """The range of an index where all guards hold; None where they never do, or for too many points to try."""
+    """Returns the range of an index under all guards; None if the guards never hold, or for too many points to try."""
     axes = {n for n in walk(i) if isinstance(n, Axis)}
     relevant = [(c, holds) for c, holds in guards if axes & {n for n in walk(c) if isinstance(n, Axis)}]
     axes |= {n for c, _ in relevant for n in walk(c) if isinstance(n, Axis)}
@@ -119,7 +122,7 @@ def _reached(i: Expr, guards: tuple[Guard, ...]) -> tuple[int, int] | None:
 
 
 def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
-    """An index expression over a grid of its axes."""
+    """Evaluates an index expression on a grid of its axes."""
     match e:
         case Const(value):
             return value
@@ -134,7 +137,7 @@ def _values(e: Expr, grid: Mapping[Axis, Any]) -> Any:
 
 
 def verify_task(task: Task) -> None:
-    """Every variant has outputs of the same shapes and types, all of them computed, and reads the same inputs."""
+    """Requires variants with equal inputs and with computed outputs of equal shapes and types."""
     if not task.outputs:
         raise UserError("a task needs at least one output")
     for what, tensors in (("inputs", task.inputs), ("outputs", task.outputs)):

@@ -45,7 +45,7 @@ from stormdrop.target.structures import LoopKind
 
 
 def lower_block(context: LoweringContext, stage: Stage) -> Phase:
-    """The phase of a root stage: one thread block for every iteration of its parallel range."""
+    """Returns the phase of a root stage: one thread block for every iteration of its parallel range."""
     context.scratch, most_scratch = 0, context.most_scratch
     spans = {a: whole(a) for a in (*stage.axes, *stage.reduce_axes)}
     loops = _grouped(context, stage, parallel_loops(context, stage, spans), spans)
@@ -67,7 +67,7 @@ def lower_block(context: LoweringContext, stage: Stage) -> Phase:
 def _grouped(
     context: LoweringContext, stage: Stage, loops: tuple[tuple[Var, int], ...], spans: dict[Axis, Span]
 ) -> tuple[tuple[Var, int], ...]:
-    """The parallel loops with `group` rows of blocks together: neighbours in time share columns in the L2.
+    """Returns the parallel loops with `group` rows of blocks together: neighbours in time share columns in the L2.
 
     for m in M, n in N   ->   for m_outer in M / group, n in N, m_inner in group:  m = m_outer * group + m_inner
     """
@@ -86,7 +86,7 @@ def _grouped(
 
 
 def _attached(context: LoweringContext, stage: Stage, threads: int) -> list[Stmt]:
-    """A stage inside the block of another one: the box that its readers need, in shared memory."""
+    """Lowers a stage inside the block of another stage: the box that its readers need, in shared memory."""
     box = _Box(context, stage, 1)
     spans = box.place(ZERO)
     return _Nest(context, stage, spans, threads, box.sizes).statements()
@@ -108,7 +108,7 @@ class _Box:
         self.buffer = context.allocate(stage.tensor.name, stage.tensor, self.elements * count)
 
     def place(self, number: Affine) -> dict[Axis, Span]:
-        """The spans that the readers need at present; box `number` becomes the storage of the stage's tensor."""
+        """Returns the spans that the readers need now, and makes box `number` the storage of the stage's tensor."""
         spans = needed_spans(self.context, self.stage)
         self.context.spans[self.stage.id] = dict(spans)
         base = tuple(spans[a].base for a in self.order)
@@ -174,13 +174,13 @@ class _Nest:
             body = (For(var, trips, most, body),)
         return [Threads(tuple(digits), body)]
 
-    # The pipeline: while one box is read, the next ones are copied
+    # The pipeline: while one box is read, the next boxes are copied
 
     def _block_variable(self) -> Var:
         return Var(f"{self.stage.id}_block")
 
     def _reduce_block(self, whole_spans: Mapping[Axis, Span], number: Affine) -> tuple[Var, Expr, int]:
-        """The one loop over all reduce blocks; the reduce axes' spans become those of block `number`."""
+        """Returns the single loop over all reduce blocks; sets the reduce axes' spans to block `number`."""
         stage, tiling = self.stage, self.context.tilings[self.stage.id]
         count = 1
         for axis in reversed(stage.reduce_axes):
@@ -200,7 +200,8 @@ class _Nest:
     def _pipeline(
         self, copies: Sequence[Stage], depth: int, whole_spans: Mapping[Axis, Span], count: int
     ) -> tuple[list[Stmt], list[Stmt]]:
-        """What fills the pipeline before the loop over reduce blocks, and what begins an iteration of that loop.
+        """Returns the statements that fill the pipeline before the loop over reduce blocks, and the first statements of
+        an iteration of that loop.
 
         A barrier after the wait is enough: the box that is filled next was read an iteration ago.
         """
@@ -223,7 +224,7 @@ class _Nest:
         context.known[block] = (0, count - depth)
         more = copied(ahead)
         context.known[block] = (0, count - 1)
-        # The reader's own block comes last: its box is where the tile finds its operands.
+        # The reader's own block comes last: the tile finds its operands in its box.
         self._reduce_block(whole_spans, affine(block))
         context.spans[self.stage.id] = dict(self.spans)
         for box in boxes:
@@ -233,7 +234,7 @@ class _Nest:
         return before, [WaitForCopies(depth - 2), Barrier(), If(is_more, tuple(more)), CommitCopies()]
 
     def _split(self, level: LoopLevel) -> tuple[Var, Expr, int] | None:
-        """The loop of a level, if it has more than one trip; the axis's span becomes that of one trip."""
+        """Returns the loop of a level if it has more than one trip; sets the axis's span to a trip's span."""
         stage, axis = self.stage, level.axis
         var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_{level.number}")
         trips, most, piece = split(self.spans[axis], int(self.context.tilings[stage.id].span[level]), var)
@@ -244,8 +245,8 @@ class _Nest:
         return var, trips, most
 
     def _threads(self) -> tuple[list[tuple[Var, int]], dict[Axis, Affine], list[tuple[Var, int]]]:
-        """The thread variables in the order of their digits, the first element of a thread's tile along every axis, and
-        the variables that divide the reduction.
+        """Returns the thread variables in the order of their digits, the first element of a thread's tile along every
+        axis, and the reduction's variables.
         """
         stage, tiling, nest = self.stage, self.context.tilings[self.stage.id], nest_of(self.stage)
         threads = tiling.thread_levels
@@ -281,24 +282,24 @@ class _Nest:
         return self._limited(RegisterTile(stage, base, rows, vectors, int(tiling.lanes), None, tuple(repeats)))
 
     def _limited(self, tile: RegisterTile) -> RegisterTile:
-        """The tile with the limits that it may exceed."""
+        """Returns the tile with the limits that it may exceed."""
         limits = [(a, a.extent) for a in self.stage.axes if self._last(tile, a) >= a.extent]
         return replace(tile, limits=tuple(limits))
 
     def _reach(self, tile: RegisterTile, axis: Axis) -> int:
-        """The offset of the last element of a tile along an axis."""
+        """Returns the offset of the last element of a tile along an axis."""
         if axis is self.stage.vector:
             return tile.position(axis, tile.vectors - 1, tile.lanes) + tile.lanes - 1
         return tile.position(axis, dict(tile.rows)[axis] - 1, 1)
 
     def _last(self, tile: RegisterTile, axis: Axis) -> int:
-        """The largest index along an axis that any thread's tile has."""
+        """Returns the largest index along an axis that any thread's tile has."""
         known = bounds(tile.base[axis].expr(), self.context.known.get)
         assert known is not None
         return known[1] + self._reach(tile, axis)
 
     def _alive(self, tile: RegisterTile) -> list[Expr]:
-        """The conditions under which this thread's tile lies inside the box of an attached stage."""
+        """Returns the conditions under which this thread's tile lies inside the box of an attached stage."""
         found: list[Expr] = []
         for a, size in (self.box or {}).items():
             start = tile.base[a] + self.context.regions[self.stage.tensor].base[self.stage.place.index(a)].scaled(-1)
@@ -309,7 +310,7 @@ class _Nest:
         return found
 
     def _loops(self, tile: RegisterTile, crossing: Mapping[Axis, int]) -> list[ReduceLoop]:
-        """The reduce loops of a thread; an axis that is divided among threads is passed in steps of their number."""
+        """Returns the reduce loops of a thread; along an axis divided among threads, the step is their number."""
         stage, tiling, loops = self.stage, self.context.tilings[self.stage.id], list[ReduceLoop]()
         zero = Const(0, "i64")
         for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
@@ -375,7 +376,7 @@ class _Nest:
         return (start, *steps, self._combine(tile, x_threads), *_where([*alive, *first], (finish,)))
 
     def _combine(self, tile: RegisterTile, x_threads: int) -> Combine:
-        """How the threads that divided a reduction exchange their accumulators."""
+        """Returns the exchange of accumulators among the threads that divided a reduction."""
         stage = self.stage
         others = int(self.context.tilings[stage.id].threads) // x_threads
         shuffled = min(WARP, x_threads) if stage.vector is None else 1
@@ -405,12 +406,12 @@ def _where(conditions: Sequence[Expr], body: tuple[Stmt, ...]) -> tuple[Stmt, ..
 
 
 def _without_pages(reads: Mapping[Load, Access]) -> dict[Load, Access]:
-    """A guarded read of a thread goes to the first element of its own buffer instead of a page."""
+    """Returns an access without pages: a thread's guarded read goes to the first element of its own buffer."""
     return {load: replace(access, page=None) for load, access in reads.items()}
 
 
 def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:
-    """Set `written_out` once the range is final."""
+    """Sets `written_out` once the range is final."""
     if is_innermost or not (isinstance(loop.low, Const) and isinstance(loop.high, Const)):
         return loop
     return replace(loop, written_out=loop.written_out or int(loop.high.value) - int(loop.low.value) <= loop.step)

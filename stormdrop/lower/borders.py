@@ -1,13 +1,13 @@
 """Borders: index conditions that select between an operand and a constant (padding).
 
 Two rewrites of a register tile take such conditions out of the reduced value. `narrowed`: a condition that is uniform
-over the tile becomes a bound of a reduce loop. `interior`: loop partitioning; a tile with short inner loops gets a
-second body for the case that all conditions hold. The conditions that remain guard reads.
+over the tile becomes a bound of a reduce loop. `interior` partitions loops: a tile with short inner loops gets a second
+body for the case that all conditions hold. The conditions that remain guard reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from stormdrop.ir.affine import Affine, Interval, affine, bounds, conjunction, conjuncts, index_condition
@@ -39,7 +39,7 @@ SHORT_LOOP = 16  # iterations
 def folded(
     e: Expr, decided: Callable[[Expr], bool | None], part: Callable[[Expr], Const | None] | None = None
 ) -> Const | None:
-    """Constant folding of `e`, given the decided index conditions; None where `e` is not constant.
+    """Returns the constant value of `e`, given the decided index conditions; None if `e` is not constant.
 
     A factor that a decided condition turns into 0 (padding, a Winograd coefficient) makes the product 0. A literal 0
     does not: 0 · infinity is NaN. `part` folds the operands; callers pass a memoised one.
@@ -65,13 +65,13 @@ def folded(
 
 @memoised()
 def deciding_axes(e: Expr) -> tuple[Axis, ...]:
-    """The axes that occur in the index conditions of an expression."""
+    """Returns the axes that occur in the index conditions of an expression."""
     axes = {a for n in walk(e) if isinstance(n, Select) and index_condition(n.condition) for a in axes_of(n.condition)}
     return tuple(sorted(axes, key=lambda a: a.serial))
 
 
-def without(e: Expr, holding: Collection[Expr]) -> Expr:
-    """Simplify `e`, given that `holding` are true: `where(a and b, x, 0)` without `a` is `where(b, x, 0)`."""
+def without(e: Expr, holding: Set[Expr]) -> Expr:
+    """Simplifies `e`, given that `holding` are true: `where(a and b, x, 0)` without `a` is `where(b, x, 0)`."""
 
     def visit(n: Expr) -> Expr | None:
         if isinstance(n, Select) and index_condition(n.condition):
@@ -85,7 +85,7 @@ def without(e: Expr, holding: Collection[Expr]) -> Expr:
 
 @memoised(4096)
 def borders(e: Expr) -> tuple[Select, ...]:
-    """The Selects on an index condition, except those inside the index of a load."""
+    """Returns the Selects on an index condition, except Selects inside the index of a load."""
     found: dict[Expr, None] = {}
     stack = [e]
     while stack:
@@ -102,12 +102,12 @@ def borders(e: Expr) -> tuple[Select, ...]:
 def narrowed(
     tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr, known: Known
 ) -> tuple[list[ReduceLoop], Expr]:
-    """Move conditions into the ranges of reduce loops.
+    """Moves conditions into the ranges of reduce loops.
 
         for k in 0:n: acc += where(i + k >= 1, x[i + k - 1], 0)   ->   for k in max(0, 1 - i):n: acc += x[i + k - 1]
 
-    Applies to a condition that, when false, makes the value the combiner's identity; that is linear in the axis of a
-    rolled loop; and that mentions no unrolled row, no lane and no loop further in.
+    A condition is moved if three properties hold. A false condition makes the value the combiner's identity. The
+    condition is linear in the axis of a rolled loop. The condition contains no unrolled row, no lane and no inner loop.
     """
     stage, result = tile.stage, list(loops)
     assert stage.combiner is not None
@@ -136,7 +136,7 @@ def narrowed(
 
 
 def _cut(loop: ReduceLoop, form: Affine, known: Known) -> ReduceLoop:
-    """The loop restricted to the iterations in which `form >= 0`."""
+    """Returns the loop restricted to the iterations in which `form >= 0`."""
     c = form.coefficient(loop.var)
     rest = form + Affine(((loop.var, -c),))
 
@@ -156,10 +156,11 @@ def _cut(loop: ReduceLoop, form: Affine, known: Known) -> ReduceLoop:
 
 
 def interior(tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tuple[Expr, frozenset[Expr]] | None:
-    """A test, outside the reduce loops, that all border conditions hold in the whole tile; and these conditions.
+    """Returns a test, outside the reduce loops, that all border conditions hold in the whole tile; and these
+    conditions.
 
-    None where partitioning does not pay: no linear condition, one row, or an innermost loop so long that the guards,
-    tested above that loop, cost nothing.
+    Returns None if partitioning does not pay: no linear condition, one row, or a long innermost loop. Guards are tested
+    above a long loop and cost nothing.
     """
     if loops[-1].longest > SHORT_LOOP or tile.row_count < 2:
         return None
@@ -181,7 +182,7 @@ def interior(tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tu
 
 
 def non_negative(part: Expr) -> Affine | None:
-    """The affine form that is >= 0 exactly where an inequality holds; None for other conditions."""
+    """Returns the affine form that is >= 0 exactly if an inequality holds; None for other conditions."""
     match part:
         case Cmp("ge", a, b):
             return affine(a) + affine(b).scaled(-1)

@@ -1,4 +1,4 @@
-"""What the lowering of one program knows so far: storage, scratch memory, spans of axes, bounds of loop variables."""
+"""The state of the lowering of a program: storage, scratch memory, spans of axes, bounds of loop variables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoweringContext:
 
 
 def parallel_loops(context: LoweringContext, stage: Stage, spans: dict[Axis, Span]) -> tuple[tuple[Var, int], ...]:
-    """The loops of a phase's parallel range; `spans` becomes those of one iteration."""
+    """Returns the loops of a phase's parallel range; sets `spans` to the spans of one iteration."""
     tiling = context.tilings[stage.id]
     loops: list[tuple[Var, int]] = []
     for level in nest_of(stage).parallel:
@@ -53,7 +53,7 @@ def parallel_loops(context: LoweringContext, stage: Stage, spans: dict[Axis, Spa
 
 
 def needed_spans(context: LoweringContext, stage: Stage) -> dict[Axis, Span]:
-    """Bounds inference: the span of each axis that the readers need in the present iteration."""
+    """Returns the span of each axis that the readers need in the present iteration (bounds inference)."""
     found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
     for reader, load in context.structure.reads_of(stage.tensor):
         around = context.spans.get(reader.id) or needed_spans(context, reader)

@@ -35,7 +35,7 @@ from stormdrop.lower.program import (
 
 
 def executed_flops(program: Program) -> float:
-    """The operations of one call, without the load-time phases that pack constants."""
+    """Returns the number of operations of a call, without the load-time phases that pack constants."""
     return sum(_phase(phase) for phase in program.phases if not phase.at_load)
 
 
@@ -86,7 +86,7 @@ class _Count:
         return total
 
     def _threads(self, loops: tuple[tuple[Var, int], ...], inner: tuple[Stmt, ...]) -> float:
-        """The sum over the threads of a block; inside another `Threads`, the mean of one thread."""
+        """Returns the sum over the threads of a block; inside another `Threads`, the mean of one thread."""
         outside, self.threads = self.threads, prod(n for _, n in loops)
         body = inner
         for var, n in reversed(loops):
@@ -134,9 +134,9 @@ class _Count:
         return total
 
     def _innermost(self, loop: ReduceLoop, low: int, high: int, update: Update) -> float:
-        """Each step written out at a constant position is counted by itself: borders differ between them.
+        """Counts every step written out at a constant position by itself: borders differ between steps.
 
-        Where the range is not static, all steps are in loops, and the masked last step always runs.
+        If the range is not static, all steps are in loops, and the masked last step always runs.
         """
         at, is_static = self._cursor(loop.tile), self._is_static(loop)
         rolled, written, left = loop.split(low, high)
@@ -150,7 +150,7 @@ class _Count:
         return total
 
     def _is_static(self, loop: ReduceLoop) -> bool:
-        """Whether the range is constant at code generation: it depends on no rolled loop."""
+        """Returns whether the range is constant at code generation: it depends on no rolled loop."""
         fixed = {var: Const(n, "i64") for var, n in self.values.items() if var not in self.bounds}
         return all(isinstance(substitute(e, fixed), Const) for e in (loop.low, loop.high))
 
@@ -158,7 +158,7 @@ class _Count:
         return self._live(s) * s.tile.lanes * s.depth * (operations(s.value) + 1)
 
     def _live(self, s: Update) -> int:
-        """The number of instances whose update value is not known to be the combiner's identity."""
+        """Returns the number of instances with an update value that is not provably the combiner's identity."""
         combiner, at = s.tile.stage.combiner, self._cursor(s.tile)
         assert combiner is not None
         axes = deciding_axes(s.value)
@@ -182,7 +182,7 @@ class _Count:
 
 @memoised(4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
-    """The variables of enclosing loops on which trip counts and branches inside the body depend."""
+    """Returns the variables of enclosing loops on which trip counts and branches inside the body depend."""
     found: set[Var] = set()
     for s in body:
         match s:

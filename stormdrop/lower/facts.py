@@ -17,14 +17,17 @@ from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, binary
 from stormdrop.lower.borders import non_negative
 
 SPLITS = 2
-"""How many loops a proof may split into the last iteration and the others."""
+"""The most loops that a proof may split into the last iteration and all other iterations."""
 
 Linear = Mapping[Expr | None, Fraction]
 """The coefficient of each variable; the key None holds the constant term."""
 
 
 def data_bounds(atom: Expr) -> Interval | None:
-    """The bounds of data: any i64; None for variables, and for operations that `bounds` itself looks into."""
+    """Returns the bounds of data: any i64.
+
+    Returns None for variables, and for operations that `bounds` analyses itself.
+    """
     looks_inside = isinstance(atom, Bin) and atom.op in ("min", "max", "mod", "floordiv")
     return None if looks_inside or isinstance(atom, (Axis, Var, Select)) else (-(2**63), 2**63 - 1)
 
@@ -48,13 +51,13 @@ class Facts:
         return Facts(dict(self.intervals), list(self.forms), dict(self.rank))
 
     def variable(self, var: Expr, low: Expr, high: Expr, interval: Interval) -> None:
-        """Assume `low <= var < high`."""
+        """Assumes `low <= var < high`."""
         self.intervals[var] = interval
         self._assume_non_negative(binary("sub", var, low))
         self._assume_non_negative(binary("sub", binary("sub", high, 1), var))
 
     def assume(self, condition: Expr) -> None:
-        """Assume a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
+        """Assumes a condition; conjuncts that are neither inequalities nor integer equations are dropped."""
         for part in conjuncts(condition):
             form = non_negative(part)
             if form is not None:
@@ -65,7 +68,7 @@ class Facts:
                 self._assume_non_negative(binary("sub", part.b, part.a))
 
     def _narrow(self, form: Affine) -> None:
-        """Narrow the interval of the only variable of a form that is >= 0: its quotients have narrower bounds then."""
+        """Narrows the interval of the only variable of a form that is >= 0: its quotients have narrower bounds then."""
         match form.terms:
             case ((Var() as var, 1 | -1 as c),) if var in self.intervals:
                 low, high = self.intervals[var]
@@ -75,12 +78,12 @@ class Facts:
                 pass
 
     def _assume_non_negative(self, e: Expr) -> None:
-        """Assume `e >= 0`: every linear upper bound of `e` is a fact."""
+        """Assumes `e >= 0`: every linear upper bound of `e` is a fact."""
         for form in self._above(e):
             self._add(form)
 
     def _add(self, form: Linear) -> None:
-        """Divide by the gcd of the coefficients and round the constant down: variables are integers."""
+        """Adds a fact, divided by its coefficients' gcd, with its constant rounded down: variables are integers."""
         scale = lcm(*(c.denominator for c in form.values()))
         divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
         if divisor:
@@ -92,7 +95,7 @@ class Facts:
             self.forms.append((atom, form))
 
     def _above(self, e: Expr) -> Iterator[Linear]:
-        """Linear upper bounds of an expression."""
+        """Yields linear upper bounds of an expression."""
         form = affine(e)
         parts = [self._atom_above(atom, c) for atom, c in form.terms]
         for choice in product(*parts):
@@ -102,7 +105,7 @@ class Facts:
             yield total
 
     def _atom_above(self, atom: Expr, c: int) -> list[Linear]:
-        """Linear upper bounds of `c · atom`; a floordiv or mod is also treated as a variable."""
+        """Yields linear upper bounds of `c · atom`; a floordiv or mod is also treated as a variable."""
         if isinstance(atom, Var) or (isinstance(atom, Bin) and atom.op in ("floordiv", "mod")):
             self.rank.setdefault(atom, len(self.rank))
             if atom not in self.intervals and (known := bounds(atom, self._known)) is not None:
@@ -135,11 +138,11 @@ class Facts:
             yield _sum({}, form, Fraction(-1))
 
     def never_negative(self, e: Expr) -> bool:
-        """Whether the integer `e` is proved >= 0, by a linear lower bound > -1."""
+        """Returns whether a linear lower bound > -1 proves that the integer `e` is >= 0."""
         return self._is_one_proved(list(self._below(e)), SPLITS)
 
     def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
-        """Whether some form is proved > -1, if need be by cases: the last iteration of a loop (a tail), the others."""
+        """Returns whether some form is proved > -1, if needed by cases: a loop's last iteration (a tail), the rest."""
         if any(self._is_proved(form) for form in forms):
             return True
         variables = [var for var, (low, high) in self.intervals.items() if isinstance(var, Var) and low < high]
@@ -149,7 +152,7 @@ class Facts:
         )
 
     def _turns(self, var: Expr) -> Iterator[Facts]:
-        """The facts for the last value of a variable, then the facts for all other values."""
+        """Yields the facts for the last value of a variable, then the facts for all other values."""
         low, high = self.intervals[var]
         last = Facts({**self.intervals, var: (high, high)}, [], self.rank)
         for _, form in self.forms:
@@ -158,7 +161,7 @@ class Facts:
         yield Facts({**self.intervals, var: (low, high - 1)}, self.forms, self.rank)
 
     def _is_proved(self, form: Linear) -> bool:
-        """Whether `form > -1`: eliminate variables, innermost first, by interval or fact (Fourier-Motzkin)."""
+        """Returns whether `form > -1`, by eliminating innermost variables with intervals or facts (Fourier-Motzkin)."""
         atom = self._innermost(form)
         if atom is None:
             return form.get(None, Fraction(0)) > -1

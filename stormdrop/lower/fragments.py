@@ -1,10 +1,10 @@
 """The tile of a warp that matrix instructions compute, and how its lanes load their operands.
 
-PTX fixes which elements of an instruction's 16 × 8 result lane l holds: those in rows l / 4 and l / 4 + 8 and in
-columns 2 (l mod 4) and 2 (l mod 4) + 1. To which rows and columns of the tile the instruction is applied is free. Here
-a *group* is 8 neighbours along one axis: 8 rows, or 8 columns. Any two groups of rows make an instruction's 16 rows. To
-the rest of the program a lane is a thread whose register tile has one row in every group of rows and two columns in
-every group of columns.
+PTX fixes the elements of an instruction's 16 × 8 result that lane l holds: rows l / 4 and l / 4 + 8, columns 2 (l mod
+4) and 2 (l mod 4) + 1. The rows and columns of the tile to which an instruction applies are free. Here a *group* is 8
+neighbours along an axis: 8 rows, or 8 columns. Any two groups of rows form an instruction's 16 rows. In the rest of the
+program a lane is a thread. Its register tile has one row in every group of rows and two columns in every group of
+columns.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ ROW_BYTES = 16
 
 
 def _lane(divisor: int, modulus: int) -> Affine:
-    """lane // divisor % modulus."""
+    """Returns lane // divisor % modulus."""
     rest: Expr = binary("floordiv", LANE, divisor) if divisor > 1 else LANE
     return affine(rest if divisor * modulus == 32 else binary("mod", rest, modulus))
 
 
 @dataclass(slots=True)
 class MatrixLowering:
-    """Lowers one stage with matrix instructions. `base`: the first element of the warp's tile along every axis."""
+    """Lowers one stage with matrix instructions. `base` is the first element of the warp's tile along every axis."""
 
     stage: Stage
     tiling: Tiling
@@ -57,14 +57,14 @@ class MatrixLowering:
         return self.stage.vector
 
     def lane_base(self) -> dict[Axis, Affine]:
-        """The first element of a lane's part of the tile."""
+        """Returns the first element of a lane's part of the tile."""
         return self._shifted({self.matrix.rows: _lane(4, 8), self.columns: _lane(1, 4).scaled(MATRIX_LANES)})
 
     def _shifted(self, by: Mapping[Axis, Affine]) -> dict[Axis, Affine]:
         return {a: form + by[a] if a in by else form for a, form in self.base.items()}
 
     def tile(self, base: dict[Axis, Affine]) -> RegisterTile:
-        """The register tile of a lane that begins at `base`; its rows and columns repeat from group to group."""
+        """Returns the register tile of a lane that begins at `base`; rows and columns repeat from group to group."""
         stage, lanes, level = self.stage, int(self.tiling.lanes), nest_of(self.stage).register
         counts = {a: int(self.tiling.trips[LoopLevel(a, level)]) for a in stage.axes}
         rows = tuple((a, n) for a, n in counts.items() if a is not stage.vector)
@@ -77,9 +77,9 @@ class MatrixLowering:
         return self._fragment(value.a, regions, is_row=True), self._fragment(value.b, regions, is_row=False)
 
     def _fragment(self, operand: Expr, regions: Mapping[Tensor, Region], is_row: bool) -> Fragment:
-        """How lanes load an operand: A with `is_row`, else B. One ldmatrix loads four 8 × 8 matrices of two groups;
-        lanes 8 i to 8 i + 7 have the addresses of the rows of matrix i. With k 0 and k 1 for the halves of the
-        instruction's depth, the matrices are
+        """Returns the loads of an operand by the lanes: A with `is_row`, else B. One ldmatrix loads four 8 × 8 matrices
+        of two groups; lanes 8 i to 8 i + 7 have the addresses of the rows of matrix i. With k 0 and k 1 for the halves
+        of the instruction's depth, the matrices are
 
             A   (group 0, k 0), (group 1, k 0), (group 0, k 1), (group 1, k 1)
             B   (group 0, k 0), (group 0, k 1), (group 1, k 0), (group 1, k 1)

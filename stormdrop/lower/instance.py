@@ -1,7 +1,7 @@
 """Instances of a register tile: one row, one vector and one unrolled reduce step, given by constant axis offsets.
 
 A statement on a tile is executed once per instance. The offsets and the bounds of the loop variables decide some index
-conditions: code generation drops these, and the operation count leaves out instances that become neutral.
+conditions. Code generation drops these conditions, and the operation count leaves out instances that become neutral.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TileCursor:
     """The present instance of a tile; `place`, `steps` and `inside` move it."""
 
     def __init__(self, tile: RegisterTile, known: Known) -> None:
-        """`known` gives the bounds of the loop variables."""
+        """`known` returns the bounds of a loop variable."""
         self.tile = tile
         self.vector = tile.stage.vector
         self.lanes = tile.lanes
@@ -59,7 +59,7 @@ class TileCursor:
         self.all = [(row, chunk) for row in rows for chunk in range(tile.chunks)]
 
     def place(self, row: Sequence[int], chunk: int) -> None:
-        """Move to one row and vector."""
+        """Moves to a row and a vector."""
         self.row, self.chunk = tuple(row), chunk
         for (axis, _), r in zip(self.tile.rows, row):
             self.offset[axis] = self.tile.position(axis, r, 1) if self.tile.repeats else r
@@ -68,7 +68,7 @@ class TileCursor:
             self.offset[self.vector] = self._start.get(self.vector, 0) + chunk_offset
 
     def steps(self, axis: Axis, positions: Iterable[int]) -> Iterator[int]:
-        """Move to positions along a reduce axis: relative to its open loop's variable, or to the tile if none is open.
+        """Moves to positions along a reduce axis: relative to its open loop's variable, or to the tile if none is open.
 
         The cursor ends at position 0.
         """
@@ -79,29 +79,29 @@ class TileCursor:
 
     @contextmanager
     def inside(self, axis: Axis, var: Var) -> Generator[None]:
-        """Inside a rolled loop over a reduce axis."""
+        """Opens a rolled loop over a reduce axis for the duration of the context."""
         self.open[axis] = var
         yield
         del self.open[axis]
 
     def axis_value(self, axis: Axis) -> Affine:
-        """The index of an axis in the present instance, at lane 0."""
+        """Returns the index of an axis in the present instance, at lane 0."""
         form = self.tile.base[axis].shifted(self.offset[axis])
         return form + Affine(((self.open[axis], 1),)) if axis in self.open else form
 
     def here(self, e: Expr) -> Expr:
-        """Substitute the axes of an index expression by their values in the present instance, at lane 0."""
+        """Substitutes the axes of an index expression by their values in the present instance, at lane 0."""
         return rewrite(e, lambda n: self.axis_value(n).expr() if isinstance(n, Axis) else None)
 
     def key(self, e: Expr) -> object:
-        """A memo key of an expression's value: the offsets of the axes in the expression."""
+        """Returns a memo key of an expression's value: the offsets of the axes in the expression."""
         offsets = self._offsets.get(e)
         if offsets is None:
             offsets = self._offsets[e] = _getter([a for a in _sorted_axes(e) if a in self.offset])
         return (e, offsets(self.offset))
 
     def decided(self, condition: Expr) -> bool | None:
-        """Whether an index condition always or never holds in this instance, for all lanes."""
+        """Returns True if an index condition holds in this instance for all lanes, False if for none; else None."""
         if isinstance(condition, Bin) and condition.op == "and":
             parts = [self.decided(part) for part in (condition.a, condition.b)]
             return False if False in parts else True if all(parts) else None
@@ -117,9 +117,7 @@ class TileCursor:
         return True if gap.known[0] + offset >= 0 else False if gap.known[1] + offset < 0 else None
 
     def undecided_limits(self, axes: Collection[Axis] | None = None) -> tuple[Expr, ...]:
-        """The tests, at lane 0, that the present instance is live along `axes` (None: all); those that always hold are
-        left out.
-        """
+        """Returns the non-trivial tests, at lane 0, that the present instance is live along `axes` (None: all axes)."""
         found: list[Expr] = []
         for a, limit in self.tile.limits:
             if axes is None or a in axes:
@@ -129,7 +127,7 @@ class TileCursor:
         return tuple(found)
 
     def constant(self, e: Expr) -> Const | None:
-        """The value of an expression if it is constant in this instance, else None.
+        """Returns the value of an expression if it is constant in this instance, else None.
 
         Memoised: the coefficients of Winograd transforms are chains of Selects that every element repeats.
         """
@@ -146,7 +144,7 @@ class TileCursor:
         return self._constants[key]
 
     def test(self, condition: Expr) -> Expr:
-        """The condition in this instance, at lane 0, over loop variables, in normal form."""
+        """Returns the condition in this instance, at lane 0, over loop variables, in normal form."""
         gap = self._gap(condition)
         if gap is None:
             return normal(self.here(condition))
@@ -157,12 +155,12 @@ class TileCursor:
         return self._tests[key]
 
     def test_key(self, condition: Expr) -> object:
-        """A memo key: equal keys mean that a condition has the same truth value in every lane."""
+        """Returns a memo key: under equal keys a condition has the same truth value in every lane."""
         gap = self._gap(condition)
         return (condition, gap.offset(self.offset)) if gap is not None else self._here_with_lanes(condition)
 
     def _gap(self, condition: Expr) -> Gap | None:
-        """A comparison as `base + offset >= 0`, whose base all instances share; None if it is not linear."""
+        """Returns a comparison as `base + offset >= 0` with a base common to all instances; None if not linear."""
         key = (condition, *self.open.values())
         if key not in self._gaps:
             form = non_negative(condition)
@@ -181,7 +179,7 @@ class TileCursor:
         return self._gaps[key]
 
     def _here_with_lanes(self, e: Expr) -> Expr:
-        """As `here`, with the lane of the vector axis as a variable of its own."""
+        """Returns `here`, with the lane of the vector axis as a variable of its own."""
 
         def visit(n: Expr) -> Expr | None:
             if not isinstance(n, Axis):
@@ -196,7 +194,7 @@ class TileCursor:
 
 
 def _getter(axes: Sequence[Axis]) -> Callable[[dict[Axis, int]], object]:
-    """A function that picks the offsets of `axes`."""
+    """Returns a function that picks the offsets of `axes`."""
     return itemgetter(*axes) if axes else lambda _: None
 
 

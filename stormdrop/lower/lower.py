@@ -28,7 +28,8 @@ from stormdrop.target.scope import Scope
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:
-    """Lower one point, given as a tiling for each stage id.
+    """Lowers a point, given as a tiling for each stage id.
+
     `views` gives the memory layout of run-time inputs and outputs that are not row-major.
     """
     table: list[Buffer] = []
@@ -59,7 +60,7 @@ def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mappin
 
 
 def _box_region(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> Region:
-    """Scratch for an attached stage: a row-major box, the vector axis rounded up to whole tiles if it is last."""
+    """Returns the scratch of an attached stage: a row-major box; a last vector axis is rounded up to whole tiles."""
     own = context.tilings[stage.id]
     dims: list[int] = []
     order = [a for a in stage.place if isinstance(a, Axis)]  # rule Place attaches only stages stored at plain axes
@@ -101,7 +102,7 @@ def _lower_attached(context: LoweringContext, stage: Stage) -> list[Stmt]:
 
 
 def _loops(context: LoweringContext, stage: Stage, order: Sequence[LoopLevel], spans: dict[Axis, Span]) -> list[Stmt]:
-    """The serial loops of a stage at the given levels, outermost first, around its register tile."""
+    """Returns the serial loops of a stage at the given levels, outermost first, around its register tile."""
     tiling = context.tilings[stage.id]
     nest = nest_of(stage)
     rolled = [x for x in order if x.axis.kind == "spatial" or x.number != nest.innermost_reduce]
@@ -138,14 +139,14 @@ def _loops(context: LoweringContext, stage: Stage, order: Sequence[LoopLevel], s
 
 
 def _block_copies(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> list[Stmt]:
-    """Pack the operands that are attached inside the outer reduce loops of this stage."""
+    """Packs the operands that are attached inside the outer reduce loops of this stage."""
     copies = [c for c in context.structure.stages if c.reader == stage.id and c.level is ComputeAt.REDUCE_BLOCK]
     context.spans[stage.id] = dict(spans)
     return [s for copy in copies for s in _lower_attached(context, copy)]
 
 
 def _partial_buffer(context: LoweringContext, stage: Stage, spans: Mapping[Axis, Span]) -> Access:
-    """Scratch that keeps the accumulators across the outer reduce loops, rounded up to whole register tiles."""
+    """Returns the scratch for the accumulators across the outer reduce loops, rounded up to whole register tiles."""
     tiling = context.tilings[stage.id]
     size = 1
     coefficients: list[tuple[Axis, int]] = []
@@ -169,7 +170,7 @@ def _partial_buffer(context: LoweringContext, stage: Stage, spans: Mapping[Axis,
 
 
 def _rebased(access: Access, spans: Mapping[Axis, Span]) -> Access:
-    """The access relative to the register tile whose axes start at the spans' bases."""
+    """Returns the access relative to the register tile that begins at the spans' bases."""
     outer = access.outer
     for a, c in access.coefficients:
         if a.kind == "spatial":

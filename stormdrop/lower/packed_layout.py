@@ -1,8 +1,8 @@
-"""The layout of packed constants: what decides their bytes, and the points of a task that have a given one.
+"""The layout of packed constants, which determines their bytes, and the points of a task with a given layout.
 
 Models of one network at several sizes hold a packed constant once if its layout is the same in all of them. A layout
-depends on the variant, on the axes of the packed tensor, and on the width of the register tile that reads it, not on
-what changes with the size of a batch.
+depends on the variant, on the axes of the packed tensor, and on the width of the register tile that reads the tensor. A
+layout does not depend on the batch size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stormdrop.space.structure import ComputeAt
 from stormdrop.target.machine import Target
 
 WORTH_OWN_LAYOUT = 1.03
-"""A kernel whose estimate is better by more than this may pack its constants in a layout of its own."""
+"""The least speed-up, by the estimate, for which a kernel may pack its constants in a layout of its own."""
 
 PackedTensor = tuple[str, int, tuple[int, ...], int, int]
 """Name, elements, strides, panel width, panel stride."""
@@ -29,7 +29,7 @@ PackedTensor = tuple[str, int, tuple[int, ...], int, int]
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """How all constants of a task are packed; no tensors: nothing is packed."""
+    """The packing of all constants of a task. Without tensors, no constant is packed."""
 
     variant: int
     tensors: tuple[PackedTensor, ...]
@@ -39,7 +39,7 @@ class PackedLayout:
 
     @staticmethod
     def from_json(data: Sequence[object]) -> PackedLayout:
-        """The inverse of `to_json`. Raises ValueError or TypeError for anything else."""
+        """Returns the layout that `to_json` wrote. Raises ValueError or TypeError for other data."""
         variant, rows = data
         if not isinstance(variant, int) or not isinstance(rows, list):
             raise ValueError("not a layout")
@@ -51,7 +51,7 @@ class PackedLayout:
 
 
 def layout_of(sketch: Sketch, point: Sequence[int] | Points) -> PackedLayout:
-    """The layout of a point."""
+    """Returns the layout of a point."""
     values = sketch.values(point)
     structure, tilings = sketch.at(values), sketch.tilings(values)
     tensors: list[PackedTensor] = []
@@ -76,10 +76,11 @@ def sharing_point(
     known: Sequence[PackedLayout] = (),
     may_own: bool = True,
 ) -> tuple[Sketch, Points]:
-    """As `resolve`, but with one of the known layouts of its packed constants, where there is one that is good enough.
+    """Resolves a schedule as `resolve` does, but with a layout in `known` for its packed constants if such a layout is
+    good enough.
 
-    A schedule keeps its own layout, and so does a default that is better by more than `WORTH_OWN_LAYOUT`, if `may_own`.
-    Raises ScheduleError.
+    With `may_own`, a given schedule keeps its own layout, and a default schedule keeps its layout if it is better by
+    more than `WORTH_OWN_LAYOUT`. Raises ScheduleError.
     """
     sketch, point = resolve(task, schedule, target, rules)
     own = layout_of(sketch, point)
@@ -96,7 +97,7 @@ def sharing_point(
 
 
 def _with_layout(task: Task, layout: PackedLayout, target: Target, rules: Sequence[Rule]) -> list[Sketch]:
-    """The sketches that can have a layout, their knobs narrowed to the choices that give it."""
+    """Returns the sketches that can have a layout, their knobs narrowed to choices with this layout."""
     found: list[Sketch] = []
     for sketch in sketches(task, target, rules):
         if sketch.variant != layout.variant:

@@ -1,18 +1,18 @@
 """Prefetching packed constants: while a block of them is used, the next block is fetched into the L2 cache.
 
-Packed constants larger than the L2 cache come from the L3 cache or from memory, a block at a time: the part that one
-register tile reads in its reduce loops. Serial loops that do not index the constants use the same block again:
+Packed constants larger than the L2 cache come from the L3 cache or from memory, a block at a time. A block is the part
+that a register tile reads in its reduce loops. Serial loops that do not index the constants use the same block again:
 
     for k_0 in 4:                 the next block is 192 · 16 elements further on
       for m in 8:                 the block is used eight times
         for k in 0:192 unroll 8:  a trip reads eight lines; every use of the block prefetches one of the next block's
           Y += A[...] * W.packed[...]
 
-Without prefetching, the first use waits for the whole block. Each use fetches its share of the next one, so that the
-traffic is spread over the time that computing takes. Blocks that are used once are left to the hardware's prefetchers:
-there is no time to spread their traffic over. So is the first block of an iteration of the parallel loop, which another
-thread may run, and so are blocks that an outer loop goes through once more. Loops of one trip, which are written out,
-and what remains after whole trips prefetch nothing.
+Without prefetching, the first use waits for the whole block. Each use fetches its share of the next block, which
+spreads the traffic over the computing time. Three kinds of blocks are left to the hardware's prefetchers: blocks that
+are used once, the first block of an iteration of the parallel loop, and blocks that an outer loop repeats. A block that
+is used once leaves no time to spread its traffic over, and another thread may run the next parallel iteration. Loops of
+one trip, which are written out, and remainders after whole trips prefetch nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from stormdrop.lower.program import Access, For, If, Phase, Prefetch, Program, R
 from stormdrop.target.scope import Scope
 
 LEAST_BYTES = 1 << 20
-"""Of constants that are prefetched. Less than this stays in the L2 cache, or arrives soon enough."""
+"""The least size of prefetched constants. Smaller constants stay in the L2 cache, or arrive soon enough."""
 
 
 def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program:
-    """The program with prefetches of the packed constants of at least so many bytes that its CPU phases read."""
+    """Returns the program with prefetches of packed constants of at least `least_bytes` that its CPU phases read."""
 
     def body(statements: tuple[Stmt, ...], loops: Sequence[For]) -> tuple[Stmt, ...]:
         return tuple(statement(s, loops) for s in statements)
 
     def statement(s: Stmt, loops: Sequence[For]) -> Stmt:
-        """`loops`: the serial loops around it, outermost first."""
+        """Adds prefetches to a statement; `loops` are the serial loops around the statement, outermost first."""
         match s:
             case For():
                 return replace(s, body=body(s.body, (*loops, s)))
@@ -58,7 +58,7 @@ def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program
 
 
 def _is_packed(access: Access, loop: ReduceLoop, least_bytes: int) -> bool:
-    """Whether the loop reads packed constants of at least so many bytes line by line."""
+    """Returns whether the loop reads packed constants of at least `least_bytes` line by line."""
     buffer, width = access.buffer, loop.tile.chunks * loop.tile.lanes
     is_packed = buffer.scope is Scope.PACKED and buffer.elements * ITEMSIZE[buffer.dtype] >= least_bytes
     is_plain = access.spread is Spread.CONTIGUOUS and not access.atoms
@@ -66,7 +66,7 @@ def _is_packed(access: Access, loop: ReduceLoop, least_bytes: int) -> bool:
 
 
 def _prefetch(access: Access, loops: Sequence[For]) -> Prefetch | None:
-    """How the next block is fetched; None where a block is used once, or is the only one."""
+    """Returns the prefetch of the next block; None if a block is used once, or is the only block."""
     use, uses, outer = ZERO, 1, list(loops)
     while outer and (uses == 1 or not access.outer.coefficient(outer[-1].var)):
         loop = outer.pop()
@@ -83,8 +83,9 @@ def _prefetch(access: Access, loops: Sequence[For]) -> Prefetch | None:
 
 
 def _distance(access: Access, loops: Sequence[For]) -> Expr:
-    """From a block to the next one, in elements: one more iteration of the innermost loop; where that is at its end,
-    back to its first iteration, and one more of the loop around it. After the last block, to the first.
+    """Returns the distance from a block to the next block, in elements: one more iteration of the innermost loop. At
+    the end of a loop, the next block is at its first iteration, one iteration further in the enclosing loop. The last
+    block is followed by the first.
     """
     if not loops:
         return Const(0, "i64")

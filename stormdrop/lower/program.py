@@ -1,8 +1,8 @@
 """The loop program: the IR from which code is generated.
 
 A program is a list of phases; a phase is a parallel loop nest with constant trip counts, flattened to one range. Its
-body has serial loops, whose trip counts may depend on outer loops (tails), and statements on register tiles. A tile of
-a reduction is a named set of accumulators:
+body has serial loops and statements on register tiles. The trip count of a serial loop may depend on outer loops
+(tails). A tile of a reduction is a named set of accumulators:
 
     start Y[ow:4, co:2×8]                   every accumulator holds the combiner's identity
     for kh in max(0, 1 - oh):min(3, 6 - oh) reduce loops carry the accumulators
@@ -40,7 +40,7 @@ from stormdrop.target.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a caller's array lies in memory: strides and offset in elements."""
+    """The memory layout of a caller's array: strides and offset in elements."""
 
     strides: tuple[int, ...]
     offset: int = 0
@@ -65,7 +65,7 @@ class Buffer:
 
 
 class Spread(Enum):
-    """Where the lanes of a vector lie in memory."""
+    """The placement of a vector's lanes in memory."""
 
     ONE = "scalar"  # one element that all lanes share
     CONTIGUOUS = "vector"
@@ -87,8 +87,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An element's address inside a register tile: `outer` (over loop variables) + Σ coefficient · (axis relative to
-    the tile) + Σ coefficient · atom, where atoms are the parts that are not linear in the axes."""
+    """An element's address inside a register tile: `outer` + Σ coefficient · axis + Σ coefficient · atom. `outer` is
+    over loop variables, axes are relative to the tile, and atoms are the parts that are not linear in the axes.
+    """
 
     buffer: Buffer
     outer: Affine
@@ -115,13 +116,13 @@ class RegisterTile:
     lanes: int
     live: Expr | None  # number of live elements along a spatial vector axis; None: all
     repeats: tuple[tuple[Axis, int, int], ...] = ()
-    """Virtual threads: (axis, n, distance). Every n rows, or vectors, the next lie `distance` elements from those."""
+    """Virtual threads: (axis, n, distance). Groups of n rows, or vectors, begin `distance` elements apart."""
     limits: tuple[tuple[Axis, int], ...] = ()
-    """Instances at or beyond a limit, at lane 0, are dead: they are not finished, and read only what `Access.has_dead`.
-    The lanes of a vector are dead together."""
+    """Instances at or beyond a limit, at lane 0, are dead: they are not finished, and read only accesses with
+    `has_dead`. The lanes of a vector are dead together."""
 
     def position(self, axis: Axis, number: int, step: int) -> int:
-        """The offset of row `number` (`step` 1) or of vector `number` (`step` lanes) along an axis."""
+        """Returns the offset of row `number` (`step` 1) or of vector `number` (`step` lanes) along an axis."""
         for repeated, n, distance in self.repeats:
             if repeated is axis:
                 return number // n * distance + number % n * step
@@ -133,7 +134,7 @@ class RegisterTile:
 
     @property
     def chunks(self) -> int:
-        """Vectors of a row; one scalar where the stage has no vector axis."""
+        """Vectors of a row; a single scalar if the stage has no vector axis."""
         return self.vectors if self.stage.vector is not None else 1
 
 
@@ -150,7 +151,7 @@ class For:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class If:
-    """One of two bodies."""
+    """A branch between two bodies."""
 
     condition: Expr
     then: tuple[Stmt, ...]
@@ -159,7 +160,7 @@ class If:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """Set a tile's accumulators to the combiner's identity; if `resume` and not `first`, load them from there."""
+    """The initial accumulators of a tile: the combiner's identity, or, if not `first`, the values in `resume`."""
 
     tile: RegisterTile
     resume: Access | None
@@ -168,10 +169,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Fetch lines into the L2 cache in a reduce loop: those that lie `distance` elements after what `access` reads.
+    """A prefetch into the L2 cache in a reduce loop, of lines `distance` elements after the lines of `access`.
 
-    The same lines are read in `uses` runs of the loop; `use` is the number of the present one. Of the lines of a trip
-    each run fetches every `uses`-th, at least one.
+    The same lines are read in `uses` runs of the loop; `use` is the number of the present run. Each run fetches every
+    `uses`-th of the lines of a trip, and at least one line.
     """
 
     access: Access
@@ -184,7 +185,7 @@ class Prefetch:
 class ReduceLoop:
     """`for axis in range(low, high, step)`, relative to the tile's base; it carries the tile's accumulators.
 
-    One trip makes `unroll` steps; remaining whole steps follow one by one; a partial last step is `masked`.
+    A trip makes `unroll` steps. The remaining whole steps follow singly, and a partial last step is `masked`.
     """
 
     tile: RegisterTile
@@ -205,7 +206,7 @@ class ReduceLoop:
         return isinstance(self.body[0], Update)
 
     def split(self, low: int, high: int) -> tuple[range, range, int]:
-        """Split a constant range: the trips of the loop, the whole steps after the loop, elements left.
+        """Splits a constant range: the trips of the loop, the whole steps after the loop, and the elements left.
 
         A loop of one trip is written out.
         """
@@ -218,11 +219,11 @@ class ReduceLoop:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """An operand of matrix instructions in shared memory, as the lanes of a warp load it: 8 × 8 matrices whose rows are
-    16 bytes, one row a lane, or elements of 32 bits one by one.
+    """An operand of matrix instructions in shared memory. The lanes of a warp load 8 × 8 matrices with rows of 16
+    bytes, a row per lane, or single elements of 32 bits.
 
-    `access` is the address of the present lane's row, or element, in a group of 8 rows (or columns) of the tile; lanes
-    where `second` is 1 load from the group after it instead. `is_transposed`: rows of the matrices lie along the
+    `access` is the address of the present lane's row, or element, in a group of 8 rows (or columns) of the tile. Lanes
+    with `second` = 1 load from the next group instead. With `is_transposed`, rows of the matrices lie along the
     reduction.
     """
 
@@ -236,8 +237,8 @@ class Fragment:
 class Update:
     """One reduction step: every accumulator is combined with `value`.
 
-    With `fragments`, of rows and of columns, a step is a matrix instruction's: as many positions along the innermost
-    reduce axis, by all lanes of a warp together.
+    With `fragments`, of rows and of columns, a step is a matrix instruction of a warp, and sums its depth along the
+    innermost reduce axis.
     """
 
     tile: RegisterTile
@@ -247,13 +248,13 @@ class Update:
 
     @property
     def depth(self) -> int:
-        """Positions along the innermost reduce axis that one step sums."""
+        """Positions along the innermost reduce axis that a step sums."""
         return 1 if self.tile.stage.matrix is None else self.tile.stage.matrix.kernel.k
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Save:
-    """Store the accumulators as partial results, for a later `Start` to resume."""
+    """A store of the accumulators as partial results, for a later `Start` to resume."""
 
     tile: RegisterTile
     access: Access
@@ -261,7 +262,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finish:
-    """Store `value` where the stage's guard holds; a load of the stage's `acc` stands for the accumulators."""
+    """A store of `value` if the stage's guard holds. A load of the stage's `acc` stands for the accumulators."""
 
     tile: RegisterTile
     value: Expr
@@ -298,16 +299,15 @@ class Threads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Barrier:
-    """All threads of a block wait for each other: what one wrote to shared memory, the others can read."""
+    """A barrier for all threads of a block. Behind it, each thread can read all threads' writes to shared memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Combine:
-    """Combine a tile's accumulators across the threads that divided its reduction; the first of them gets the result.
+    """The combination of a tile's accumulators across the threads of a reduction; the first thread gets the result.
 
     First `shuffled` neighbouring threads exchange values in registers. Then `groups` of such threads exchange through
-    `buffer`, between barriers: slot (thread // shuffled) is a thread's own. `distance` 1: the slots of the groups are
-    neighbours; else they are `distance` slots apart.
+    `buffer`, between barriers: slot (thread // shuffled) is a thread's own; the groups' slots are `distance` apart.
     """
 
     tile: RegisterTile
@@ -355,7 +355,7 @@ class Program:
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement of a body, outer ones first."""
+    """Yields every statement of a body, outer statements first."""
     for s in body:
         yield s
         match s:
@@ -368,7 +368,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def buffers_of(phase: Phase) -> list[Buffer]:
-    """Every buffer that a phase reads or writes."""
+    """Returns every buffer that a phase reads or writes."""
     found: dict[Buffer, None] = {}
     for s in statements(phase.body):
         match s:

@@ -1,4 +1,4 @@
-"""How a statement of a register tile reads and writes memory: vectors, transposes, gathers, masks, pages.
+"""The memory accesses of a register tile's statements: vectors, transposes, gathers, masks, pages.
 
 An element beyond a border must not be read. A guard that is uniform over the lanes selects between the element's
 address and that of a page, a block filled with the border's value. The select is hoisted above the loops on which the
@@ -24,7 +24,7 @@ def decided_reads(
     guard: Expr | None,
     access_of: Callable[[Load], Access],
 ) -> dict[Load, Access]:
-    """The access of each load of `value`, which is computed inside `loops` where `guard` holds."""
+    """Returns the access of each load of `value`, which is computed inside `loops` if `guard` holds."""
     found: dict[Load, Access] = {}
     for load, alternatives in occurrences(value, guard).items():
         if not isinstance(load, Load):
@@ -41,7 +41,7 @@ def decided_reads(
 
 
 def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -> Access:
-    """Set the spread of an access to `e`. An element that all lanes share needs no mask; else `masked` is kept."""
+    """Sets the spread of an access to `e`. An element that all lanes share needs no mask; else `masked` is kept."""
     vector = tile.stage.vector
     if tile.lanes == 1 or vector is None or vector not in axes_of(e):
         return replace(access, masked=False)
@@ -54,7 +54,8 @@ def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -
 
 
 def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Page | None:
-    """The page of a guarded read; None where it would be too large, or the selected pointer could leave it.
+    """Returns the page of a guarded read; None if the page would be too large, or if the selected pointer could leave
+    the page.
 
     The innermost loop, its written-out steps and the vectors of a row all advance the selected pointer.
     """
@@ -73,9 +74,10 @@ def _page(tile: RegisterTile, loops: Sequence[ReduceLoop], access: Access, guard
 
 
 def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
-    """How many elements the innermost loop advances a pointer that was selected before the loop.
+    """Returns by how many elements the innermost loop advances a pointer that was selected before the loop.
 
-    Each written-out step selects its own pointer, except along the vector axis: those are offsets from the first.
+    Each written-out step selects its own pointer, except along the vector axis: there steps are offsets from the first
+    pointer.
     """
     turn = loop.step * loop.unroll
     if isinstance(loop.low, Const) and isinstance(loop.high, Const):
@@ -87,7 +89,8 @@ def _steps_reach(loop: ReduceLoop, slope: int, is_vector: bool) -> int:
 
 
 def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) -> Axis | None:
-    """The outermost loop above which the select can be hoisted: neither guards nor address depend on its variable.
+    """Returns the outermost loop above which the select can be hoisted: neither guards nor address depend on its
+    variable.
 
     The address may depend on the innermost loop, which advances the pointer.
     """
@@ -102,5 +105,8 @@ def _above(loops: Sequence[ReduceLoop], access: Access, guards: Sequence[Expr]) 
 
 
 def has_data(access: Access) -> bool:
-    """Whether the index depends on loaded data. Lowering has checked that such an index stays inside its tensor."""
+    """Returns whether the index depends on loaded data.
+
+    Lowering has checked that such an index stays inside its tensor.
+    """
     return any(has_load(atom) for atom, _ in access.atoms)

@@ -33,7 +33,7 @@ class Region:
 
 
 def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis, Affine]) -> Region:
-    """The layout of a packed operand: [other axes..., block of the vector axis, reduce axes, lanes of the block]."""
+    """Returns the layout of a packed operand: [other axes..., block of vector axis, reduce axes, lanes of block]."""
     extent = {a: own.extent[a] for a in stage.axes}
     base = tuple(start.get(a, ZERO) for a in stage.axes)
     turned = reader.stage.vector
@@ -63,7 +63,7 @@ def panel_region(stage: Stage, own: Tiling, reader: Tiling, start: Mapping[Axis,
 
 
 def access_of(region: Region, tensor: Tensor, indices: tuple[Expr, ...], base: Mapping[Axis, Affine]) -> Access:
-    """The address of `tensor[indices]` relative to a tile whose axes start at `base`."""
+    """Returns the address of `tensor[indices]` relative to a tile that begins at `base`."""
     outer = region.moving.shifted(region.offset)
     coefficients: dict[Axis, int] = {}
     atoms: list[tuple[Expr, int]] = []
@@ -91,7 +91,7 @@ def access_of(region: Region, tensor: Tensor, indices: tuple[Expr, ...], base: M
 
 
 def _check_data(tensor: Tensor, d: int, i: Expr) -> None:
-    """A data-dependent index must be clamped, max(min(i, n - 1), 0), or taken modulo n. Raises UserError."""
+    """Checks that a data-dependent index is clamped, max(min(i, n - 1), 0), or taken modulo n. Raises UserError."""
     if not any(isinstance(n, Load) for n in walk(i)):
         return
     known = bounds(i, data_bounds)

@@ -16,7 +16,7 @@ from stormdrop.ir.expr import Axis, Const, Expr, Var, binary
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range of an axis: it begins at `base`; `length`, over loop variables, takes the values `lengths`."""
+    """A range of an axis that begins at `base`. `length`, over loop variables, takes the values `lengths`."""
 
     base: Affine
     length: Expr
@@ -36,7 +36,7 @@ def whole(axis: Axis) -> Span:
 
 
 def split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
-    """Tile a span by `inner`: the trip count, its maximum, and the span of one trip of the loop over `var`."""
+    """Tiles a span by `inner`: the trip count, its maximum, and the span of one trip of the loop over `var`."""
     counts = {-(-n // inner) for n in span.lengths}
     most = max(counts)
     full = {inner} if any(n >= inner for n in span.lengths) else set[int]()
@@ -55,7 +55,7 @@ def split(span: Span, inner: int, var: Var) -> tuple[Expr, int, Span]:
 
 
 def index_span(index: Expr, around: Mapping[Axis, Span], extent: int) -> Span:
-    """Bounds inference: the range of values that an affine index takes while its axes run over their spans."""
+    """Returns the range of values that an affine index takes while its axes run over their spans (bounds inference)."""
     form = affine(index)
     base = Affine((), form.constant)
     length: Affine = Affine((), 1)

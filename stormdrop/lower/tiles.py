@@ -19,7 +19,7 @@ from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
 
 MAX_TILE_BODIES = 16
-"""Of one stage; every point of a sketch stays below this limit."""
+"""The most tile bodies of a stage. Every point of a sketch stays below this limit."""
 MOST_WRITTEN_OUT = 8  # iterations of a reduce loop that is fully unrolled
 
 
@@ -44,7 +44,7 @@ class TileSite:
     known: Mapping[Expr, tuple[int, int]]
 
     def variants(self) -> tuple[Stmt, ...]:
-        """One tile body for each combination of row lengths that occurs, as a chain of Ifs on the lengths."""
+        """Returns a tile body for each combination of row lengths that occurs, as a chain of Ifs on the lengths."""
         rows = [a for a in self.stage.axes if a is not self.stage.vector]
         combinations = list(itertools.product(*(sorted(self.spans[a].lengths, reverse=True) for a in rows)))
         if len(combinations) > MAX_TILE_BODIES:
@@ -69,7 +69,7 @@ class TileSite:
         return RegisterTile(stage, base, rows, vectors, lanes, live)
 
     def _loops(self, tile: RegisterTile) -> list[ReduceLoop]:
-        """The reduce loops over their whole spans, before narrowing and still without bodies."""
+        """Returns the reduce loops over their whole spans, before narrowing and still without bodies."""
         stage, tiling, loops = self.stage, self.tiling, list[ReduceLoop]()
         for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
             span = self.spans[a]
@@ -83,7 +83,7 @@ class TileSite:
         return loops
 
     def _bodies(self, tile: RegisterTile) -> tuple[Stmt, ...]:
-        """The tile's statements; with short inner loops, one version for the interior and one for the border."""
+        """Returns the tile's statements; with short inner loops, a version each for the interior and the border."""
         value = self.stage.body
         if not self.stage.is_reduction:
             return (self._finish(tile),)
@@ -131,7 +131,7 @@ class TileSite:
 
 
 def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:
-    """Set `written_out` and `masked` (a partial last step) once the range is final."""
+    """Sets `written_out` and `masked` (a partial last step) once the range is final."""
     if not (isinstance(loop.low, Const) and isinstance(loop.high, Const)):
         return replace(loop, masked=loop.step > 1)
     length = int(loop.high.value) - int(loop.low.value)

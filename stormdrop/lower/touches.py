@@ -2,9 +2,10 @@
 
     parallel s1: oh in 7, co in 4        out: written, bytes [0, 256) + 3584·oh + 256·co
 
-An interval is conservative: it holds every byte that an iteration reads, or writes, and maybe others, since inner
-loops, lanes and conditions are bounded independently of each other. An access to some of an array's columns does not
-touch the bytes between them, which an interval cannot say. Its `Columns` say it, as a range that repeats every row:
+An interval is conservative: it contains every byte that an iteration reads or writes, and perhaps further bytes. The
+reason is that inner loops, lanes and conditions are bounded independently of each other. An access to some of an
+array's columns does not touch the bytes between the columns, which an interval cannot express. Its `Columns` describe
+the access as a range that repeats every row:
 
     out[n, h, w, 16:40] of 64 f32 channels: bytes [64, 160) of every 256
 """
@@ -40,7 +41,7 @@ from stormdrop.lower.program import (
 from stormdrop.target.scope import Scope
 
 ANYWHERE = (-(1 << 46), 1 << 46)
-"""The interval of an access whose address is not bounded, such as one that depends on data."""
+"""The interval of an access with an unbounded address, such as a data-dependent address."""
 
 Ints = NDArray[np.int64]
 
@@ -56,7 +57,7 @@ class Columns:
     period: int
 
     def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
-        """Whether two columns, each moved by an offset in bytes, may have a byte in common; True if periods differ."""
+        """Returns whether two columns, moved by offsets in bytes, may have a byte in common; True if periods differ."""
         if self.period != other.period:
             return True
         begin = (self.begin + offset - other.begin - other_offset) % self.period  # relative to other's begin
@@ -76,12 +77,12 @@ class Touch:
     high: int
     strides: tuple[int, ...]
     columns: Columns | None = None
-    """The columns within which all iterations stay, where known."""
+    """The columns within which all iterations stay, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseTouches:
-    """All touches of a phase, whose iterations are the row-major product of parallel loops with these extents."""
+    """All touches of a phase. Its iterations are the row-major product of parallel loops with the extents `loops`."""
 
     loops: tuple[int, ...]
     touches: tuple[Touch, ...]
@@ -91,8 +92,8 @@ class PhaseTouches:
         return prod(self.loops)
 
     def intervals(self, touch: Touch, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
-        """For each range of iterations [begin, end) the bytes [low, high) within which it touches the buffer; (0, 0)
-        for an empty range. Ranges are in order and do not overlap.
+        """Returns, for each range of iterations [begin, end), the bytes [low, high) within which the range touches the
+        buffer; (0, 0) for an empty range. Ranges are in order and do not overlap.
         """
         places = np.zeros(1, np.int64)  # of each iteration: by how many bytes the parallel loops move the access
         for n, stride in zip(self.loops, touch.strides):
@@ -108,7 +109,7 @@ class PhaseTouches:
 
 
 def touches_of(phase: Phase) -> PhaseTouches:
-    """The touches of a phase of a CPU's program; scratch memory, which is a thread's own, is left out."""
+    """Returns the touches of a phase of a CPU's program; scratch memory, which is a thread's own, is left out."""
     walk = _Walk(phase)
     walk.body(phase.body)
     touches = tuple(Touch(*key[:2], low, high, *key[2:]) for key, (low, high) in walk.byte_ranges.items())
@@ -121,7 +122,7 @@ class _Walk:
     def __init__(self, phase: Phase) -> None:
         self.parallel = [var for var, _ in phase.loops]
         self.intervals: dict[Expr, Interval] = {var: (0, n - 1) for var, n in phase.loops}
-        self.loops: list[ReduceLoop] = []  # those around the current statement
+        self.loops: list[ReduceLoop] = []  # the loops around the current statement
         self.byte_ranges: dict[tuple[int, bool, tuple[int, ...], Columns | None], tuple[int, int]] = {}
         """[low, high), by slot, `is_written`, strides and columns; accesses that agree in these are one touch."""
 
@@ -165,7 +166,8 @@ class _Walk:
         size = ITEMSIZE[buffer.dtype]
         strides = tuple(access.outer.coefficient(var) for var in self.parallel)
         inside = Affine(
-            tuple((atom, c) for atom, c in access.outer.terms if atom not in self.parallel), access.outer.constant
+            tuple((atom, c) for atom, c in access.outer.terms if all(atom is not var for var in self.parallel)),
+            access.outer.constant,
         )
         interval = self._elements(tile, access, inside)
         if interval is None:
@@ -177,8 +179,8 @@ class _Walk:
         self.byte_ranges[key] = min(before[0], low), max(before[1], high)
 
     def _elements(self, tile: RegisterTile, access: Access, inside: Affine) -> Interval | None:
-        """Bounds of the first and the last element of an access at iteration 0 of the parallel loops; `inside` is
-        `access.outer` without the terms of these loops. None where there are no bounds.
+        """Returns the bounds of the first and the last element of an access at iteration 0 of the parallel loops.
+        `inside` is `access.outer` without the terms of these loops. Returns None if there are no bounds.
         """
         parts = [self._bounds(inside.expr())]
         parts += [_scaled(self._along(tile, axis), c) for axis, c in access.coefficients]
@@ -191,7 +193,7 @@ class _Walk:
         return low, high
 
     def _along(self, tile: RegisterTile, axis: Axis) -> Interval | None:
-        """The interval of an axis relative to the tile's base."""
+        """Returns the interval of an axis relative to the tile's base."""
         rows = dict(tile.rows).get(axis)
         if rows is not None:
             return (0, rows - 1)
@@ -207,13 +209,13 @@ class _Walk:
 
 
 def _columns(tile: RegisterTile, access: Access, size: int) -> Columns | None:
-    """The columns that an access keeps to over the whole extent of every axis; None where they are not known.
+    """Returns the columns that an access keeps to over the whole extent of every axis; None if the columns are unknown.
 
         address = origin + Σ c · axis,  0 <= axis < extent
 
     For a period p, the terms with p | c move the address by whole rows. The other terms together span `width` elements.
-    If width < p, the access keeps to the columns [origin, origin + width) modulo p. The least such p is taken.
-    Where dead lanes or dead instances are accessed, axes go beyond their extents, and no columns are known.
+    If width < p, the access keeps to the columns [origin, origin + width) modulo p. The least such p is taken. If dead
+    lanes or dead instances are accessed, axes go beyond their extents, and the columns are unknown.
     """
     origin, moves = access.outer, dict(access.coefficients)
     for axis, c in moves.items():

@@ -57,11 +57,14 @@ ZERO = Const(0, "i64")
 
 
 def verify(program: Program) -> None:
-    """Raises BuildError where a program is not well-formed:
+    """Raises BuildError if a program is not well-formed. The checks are:
 
-    every variable is bound by an enclosing loop; accumulators are started before use and saved or finished once; every
-    access is inside its tensor and its buffer, dead lanes included unless they are masked; loop steps equal vector
-    widths; scratch buffers of a phase do not overlap; all threads of a block reach every barrier.
+    - every variable is bound by an enclosing loop,
+    - accumulators are started before use and saved or finished once,
+    - every access is inside its tensor and its buffer, dead lanes included unless they are masked,
+    - loop steps equal vector widths,
+    - scratch buffers of a phase do not overlap,
+    - all threads of a block reach every barrier.
     """
     for number, buffer in enumerate(program.buffers):
         _require(buffer.slot == number, f"{buffer} is entry {number} of the pointer table, not {buffer.slot}")
@@ -109,7 +112,7 @@ class _Verifier:
         self.facts.variable(var, low, high, (0, max(0, most - 1)))
 
     def _bound(self, *parts: Expr | Affine) -> None:
-        """Every variable in the parts is bound by an enclosing loop."""
+        """Checks that an enclosing loop binds every variable in the parts."""
         for part in parts:
             for n in walk(part.expr() if isinstance(part, Affine) else part):
                 is_open = isinstance(n, Axis) or not isinstance(n, Var) or n in self.facts.intervals
@@ -148,7 +151,7 @@ class _Verifier:
                     self._body(orelse)
                     self.is_divergent = divergent
                     if self.threads and not orelse and after < self.started:
-                        self.started = after  # one of several threads stores what they have combined
+                        self.started = after  # a single thread stores the combined accumulators of several threads
                     _require(self.started == after, f"accumulators are started or finished on one side of {condition}")
                 case Start(tile, resume, first):
                     self._bound(first)
@@ -192,7 +195,7 @@ class _Verifier:
         self.thread_variables, self.is_divergent = outside, divergent
 
     def _varies(self, e: Expr) -> bool:
-        """Whether an expression may differ between the threads of a block."""
+        """Returns whether an expression may differ between the threads of a block."""
         return any(n in self.thread_variables for n in walk(e))
 
     @contextmanager
@@ -257,7 +260,7 @@ class _Verifier:
     # Accesses
 
     def _along(self, loop: ReduceLoop) -> Affine:
-        """The distance of a loop's present step from the first."""
+        """Returns the distance of a loop's present step from the first."""
         is_divided = self.threads > 0 and loop.axis is not loop.tile.stage.vector
         return affine(loop.var).scaled(loop.step if is_divided else 1)
 
@@ -272,7 +275,7 @@ class _Verifier:
                     self._page(s.tile, load, s.reads[load], alternative)
 
     def _page(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
-        """Above its loop, the select between element and page has the same outcome as inside."""
+        """Checks that the select between element and page has the same outcome above its loop as inside."""
         own = [loop for loop in self.loops if loop.tile is tile]
         axes = [loop.axis for loop in own]
         if access.page is None or access.page.above is None:
@@ -287,7 +290,8 @@ class _Verifier:
     def _instance(
         self, tile: RegisterTile, has_dead_lanes: bool, rows_inside: bool
     ) -> tuple[Facts, dict[Expr, Affine]]:
-        """The facts about the tile's axes, and each axis as a form over loop variables and a fresh offset variable.
+        """Returns the facts about the tile's axes, and each axis as a form over loop variables and a fresh offset
+        variable.
 
         `rows_inside`: row offsets rank inside the vector axis's offset, so that a proof eliminates them first.
         """
@@ -317,7 +321,7 @@ class _Verifier:
         return facts, places
 
     def _access(self, tile: RegisterTile, e: Load, access: Access, guards: tuple[Expr, ...]) -> None:
-        """The element is inside its tensor where the guards hold; every lane that is not masked is in the buffer."""
+        """Checks that the element is inside its tensor under the guards, and unmasked lanes are inside the buffer."""
         self._bound(access.outer)
         slope, square = access.coefficient(tile.stage.vector), access.square
         is_square = square is not None and access.coefficient(square) == 1 and not dict(tile.rows)[square] % tile.lanes
@@ -354,14 +358,14 @@ class _Verifier:
         self._proved(tile, guards, has_dead_lanes, index, elements, what)
 
     def _fragment(self, tile: RegisterTile, f: Fragment) -> None:
-        """What a lane loads of any group is in the buffer: a row of 16 bytes, or an element in each half of a step."""
+        """Checks that a lane's loads in any group are in the buffer: 16 bytes, or an element per half of a step."""
         access, kernel = f.access, tile.stage.matrix
         _require(kernel is not None, f"{tile.stage.id}: fragments without a matrix instruction")
         assert kernel is not None
         self._bound(access.outer, f.second)
         inner = access.coefficient(tile.stage.reduce_axes[-1])
         reach = inner * kernel.kernel.k // 2 if f.is_scalar else ROW_BYTES // ITEMSIZE[access.buffer.dtype] - 1
-        groups = replace(  # of a group, only the first element is added to what a lane adds itself
+        groups = replace(  # of a group, only the first element is added to a lane's own offset
             tile,
             vectors=tile.vectors * tile.lanes // 2,
             lanes=1,
@@ -381,7 +385,7 @@ class _Verifier:
         extent: int,
         what: str,
     ) -> None:
-        """Prove `0 <= index < extent` where the guards hold, in both elimination orders. Raises BuildError."""
+        """Proves `0 <= index < extent` under the guards, in both elimination orders. Raises BuildError."""
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
             given = _placed(conjunction(guards), places)
@@ -391,7 +395,7 @@ class _Verifier:
         _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
 
     def _is_inside(self, facts: Facts, given: Expr, index: Expr, extent: int) -> bool:
-        """Whether `0 <= index < extent`, by cases over Select, min and max; `given` may contain these too."""
+        """Returns whether `0 <= index < extent`, by cases over Select, min and max, which `given` may contain too."""
         for n in walk(index):
             cases: list[tuple[Facts, Expr, Expr]] = []
             for condition, value in _cases(n):
@@ -406,7 +410,7 @@ class _Verifier:
 
 
 def _quotient(e: Expr, n: int) -> Expr:
-    """e / n, for a multiple of n as lowering writes it."""
+    """Returns e / n if `e` is a multiple of n in the form that lowering writes."""
     match e:
         case Const(value):
             return Const(int(value) // n, "i64")
@@ -421,7 +425,7 @@ def _placed(e: Expr, places: Mapping[Expr, Affine]) -> Expr:
 
 
 def _cases(e: Expr) -> list[tuple[Expr, Expr]]:
-    """Case distinction on a Select, min or max: (condition, value) pairs; empty for other expressions."""
+    """Returns the cases of a Select, min or max as (condition, value) pairs; empty for other expressions."""
     match e:
         case Select(c, a, b) if index_condition(c):
             return [(c, a), (opposite(c), b)]

@@ -1,4 +1,4 @@
-"""Measurers without workers: recorded tables, and whatever a test or a simulation answers."""
+"""Measurers without workers: recorded tables, tests and simulations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stormdrop.space.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a measurer is asked for: to measure candidates, to time them in turns, or to prove one."""
+    """A request to a measurer: measure candidates, time them in turns, or prove a candidate."""
 
     kind: Literal["measure", "retime", "prove"]
     task: Task
     candidates: Sequence[Schedule]
     rounds: int = 1
     best: float | None = None
-    """Seconds to beat, where candidates are measured."""
+    """Seconds to beat, for `measure`."""
 
 
 class AnsweringMeasurer(ABC):
@@ -29,7 +29,7 @@ class AnsweringMeasurer(ABC):
 
     @abstractmethod
     def answers(self, asked: Request) -> list[Result]:
-        """One result for each candidate, in order."""
+        """Returns a result for each candidate, in order."""
 
     def measure(
         self,

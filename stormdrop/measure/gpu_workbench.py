@@ -1,7 +1,7 @@
 """One task's data on a GPU: inputs that stay there, and outputs between guard bytes.
 
-Nothing protects a GPU's memory from a kernel: after a wrong result everything is uploaded again, so that the next
-candidate finds what it should, and a changed input is told of.
+Nothing protects a GPU's memory from a kernel: after a wrong result, all data is uploaded again for the next candidate.
+The error reports a changed input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stormdrop.target.machine import Target
 
 
 class GpuWorkbench(Workbench):
-    """A workbench whose kernels run on arrays in a GPU's memory."""
+    """A workbench for kernels that run on arrays in a GPU's memory."""
 
     def __init__(self, task: Task, target: Target, seed: int, sample_points: int, device: Device) -> None:
         super().__init__(task, target, seed, sample_points)
@@ -62,7 +62,7 @@ class GpuWorkbench(Workbench):
             raise self._restored(error) from error
 
     def _restored(self, error: WrongOutput) -> WrongOutput:
-        """Put everything back; the error, with the inputs that were changed."""
+        """Restores all data; returns the error, extended by the inputs that the kernel changed."""
         changed = [
             n for n, m in self._inputs.items() if not np.array_equal(m.read(0, m.nbytes), _bytes(self.arrays[n]))
         ]

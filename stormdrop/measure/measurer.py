@@ -2,9 +2,9 @@
 
     candidates ──builders──▶ artifacts ──runner──▶ Timing | Failure
 
-On a CPU nothing is built while anything is timed; a GPU times what is built while the CPUs build the rest. A candidate
-that kills, hangs or fools its worker costs that candidate: the worker is replaced and the next candidate is measured.
-Only a worker that cannot even start raises.
+On a CPU, building and timing never overlap; a GPU times built candidates while the CPUs build the rest. A candidate
+that kills, hangs or fools its worker costs only that candidate: the worker is replaced and the next candidate is
+measured. Only a worker that cannot start raises an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
@@ -24,6 +23,7 @@ import numpy as np
 
 from stormdrop.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.lru import Lru
 from stormdrop.measure.process import Message, RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
@@ -39,12 +39,12 @@ __all__ = ["Candidate", "HandWritten", "MeasureSettings", "Measurer"]
 
 
 INTERRUPT_SECONDS = 0.2
-KEPT_ARTIFACTS = 128  # of what was built last, some 30 KB each: finalists and duels need not be built again
+KEPT_ARTIFACTS = 128  # the last built artifacts, some 30 KB each: finalists and duels need not be built again
 
 
 @dataclass(frozen=True, slots=True)
 class HandWritten:
-    """LLVM IR text of a kernel that is called as the artifact `like` is."""
+    """LLVM IR text of a kernel with the calling convention of the artifact `like`."""
 
     text: str
     like: Artifact
@@ -63,7 +63,7 @@ class _Built:
 
 
 class Measurer:
-    """Owns the workers; a context manager. They start with the first call and stay until `close`.
+    """The owner of the workers; a context manager. Workers start with the first call and stay until `close`.
 
     with Measurer(detect()) as measurer:
         results = measurer.measure(task, schedules)
@@ -77,8 +77,9 @@ class Measurer:
         shared_proofs: bool = False,
         rules: Sequence[Rule] = RULES,
     ) -> None:
-        """`shared_proofs`: winners are proved in one process for as long as nothing fails there, which saves half a
-        second each. `rules` are those that schedules may follow. Raises UserError for what workers cannot import.
+        """`shared_proofs`: winners are proved in a shared process until a proof fails there, which saves half a second
+        per proof. `rules` are the rules that schedules may follow. Raises UserError for rules that workers cannot
+        import.
         """
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
@@ -88,7 +89,7 @@ class Measurer:
         self._shared_proofs = shared_proofs
         self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
         self._texts: weakref.WeakKeyDictionary[Task, Message] = weakref.WeakKeyDictionary()
-        self._kept: OrderedDict[tuple[int, Schedule], _Built] = OrderedDict()
+        self._kept = Lru[tuple[int, Schedule], _Built](KEPT_ARTIFACTS)
         self._busy = threading.Lock()
         self._stop = threading.Event()  # of the call in progress
         self._closed = False
@@ -101,10 +102,11 @@ class Measurer:
         best: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
-        """Build and time candidates; results in their order. `best`: seconds to beat, if known.
+        """Builds and times candidates; returns the results in the candidates' order. `best` holds the seconds to beat,
+        if known.
 
         `meanwhile` is called here while the candidates are being built; on a CPU nothing runs beside their timing.
-        Raises RunError if workers cannot be started, and what `meanwhile` raises.
+        Raises RunError if workers cannot be started, and every exception of `meanwhile`.
         """
         with self._busy:
             message = self._message(task)
@@ -113,7 +115,7 @@ class Measurer:
             return self._time(message, self._build(message, candidates, meanwhile), best)
 
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
-        """Time candidates in turns (A B C A B C …), so that a drifting machine wrongs nobody.
+        """Times candidates in turns (A B C A B C …), so that a drift of the machine affects all candidates alike.
 
         The samples are the fastest run of every round; `seconds` is their median, `spread` theirs. Raises as `measure`.
         """
@@ -123,10 +125,10 @@ class Measurer:
             return self._on_lane(self._runner, lambda: self._in_turns(message, built, rounds))
 
     def prove(self, task: Task, candidate: Candidate, witness: Schedule | None = None) -> Result:
-        """Check a winner in a fresh process against many reference values, and all of its output against a witness's;
-        time it.
+        """Checks a winner in a fresh process against many reference values, and all of its output against a witness's
+        output; times the winner.
 
-        Where proofs share a process, it has run nothing but winners, and what fails there is proved again in one of its
+        A process that proofs share has run only winners. A winner that fails there is proved again in a process of its
         own.
         """
         with self._busy:
@@ -140,7 +142,7 @@ class Measurer:
             return result if is_fresh or isinstance(result, Timing) else self._proof(message, built, against)
 
     def _proof(self, message: Message, built: _Built, witness: Message | None) -> Result:
-        """One attempt; the process stays only where it may be shared and did nothing wrong."""
+        """Proves a candidate once. The process stays only if it may be shared and the proof succeeded."""
         prover, stays = self._prover, False
         try:
             request: Message = {"op": "prove", "witness": witness}
@@ -153,20 +155,20 @@ class Measurer:
                     prover.lane.submit(prover.retire).result()
 
     def warm_up(self, task: Task) -> None:
-        """Begin to start the workers and to make the task's data, without waiting for either."""
+        """Begins to start the workers and to create the task's data, without waiting for completion."""
         message = self._message(task)
 
         def begin(worker: Worker) -> None:
-            with suppress(RequestFailed, RunError):  # whoever measures first is told
+            with suppress(RequestFailed, RunError):  # the first measurement reports the error
                 worker.prepare(message)
 
-        # A process that opens a GPU takes more than a second to start: the one that proves starts now, too.
+        # A process that opens a GPU takes more than a second to start: the prover starts now, too.
         provers = [self._prover] if isinstance(self.target, Gpu) else []
         for worker in (self._runner, *self._builders, *provers):
             worker.lane.submit(begin, worker)
 
     def close(self) -> None:
-        """End all workers; a call in progress on another thread fails."""
+        """Ends all workers; a call in progress on another thread fails."""
         self._closed = True
         self._stop.set()
         self._finalizer()
@@ -182,7 +184,7 @@ class Measurer:
     def _build(
         self, task: Message, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
     ) -> list[_Built | Failure]:
-        """All artifacts. Meanwhile the runner makes the task's inputs and reference values."""
+        """Builds all artifacts. Meanwhile the runner creates the task's inputs and reference values."""
         results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
         stop = self._begin()
 
@@ -191,7 +193,7 @@ class Measurer:
         return results
 
     def _prepare_runner(self, task: Message) -> None:
-        with suppress(TaskRefused):  # it happens again, and is told, when the first candidate is timed
+        with suppress(TaskRefused):  # the error recurs, and is reported, when the first candidate is timed
             self._runner.prepare(task)
 
     def _start_builders(
@@ -201,7 +203,7 @@ class Measurer:
         done: Callable[[int, _Built | Failure], None],
         stop: threading.Event,
     ) -> list[Future[None]]:
-        """Build on all builders' lanes; `done` is told the number of each candidate and what became of it."""
+        """Builds on all builders' lanes; `done` receives the number of each candidate and its artifact or failure."""
         indices = iter(range(len(candidates)))  # of all builders: each takes the next one
 
         def work(builder: Worker) -> None:
@@ -219,7 +221,7 @@ class Measurer:
         best: float | None,
         meanwhile: Callable[[], None] | None,
     ) -> list[Result]:
-        """Time each candidate as soon as it and those before it are built."""
+        """Times each candidate as soon as it and all preceding candidates are built."""
         built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
         stop = self._begin()
         building = self._start_builders(task, candidates, lambda i, one: built[i].set_result(one), stop)
@@ -227,7 +229,7 @@ class Measurer:
         def each() -> Iterator[_Built | Failure]:
             for future in built:
                 while not wait([future], INTERRUPT_SECONDS).done:
-                    if stop.is_set() or all(b.done() for b in building):  # a builder that failed is told of elsewhere
+                    if stop.is_set() or all(b.done() for b in building):  # `_await` reports the failure of a builder
                         return
                 yield future.result()
 
@@ -240,13 +242,12 @@ class Measurer:
         if not isinstance(candidate, Schedule):
             return self._build_one(builder, task, candidate)
         key = task["number"], candidate
-        kept = self._kept.pop(key, None)
-        built = kept or self._build_one(builder, task, candidate)
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        built = self._build_one(builder, task, candidate)
         if isinstance(built, _Built):
-            self._kept[key] = built
-            while len(self._kept) > KEPT_ARTIFACTS:
-                with suppress(KeyError):  # another builder's thread was quicker
-                    self._kept.popitem(last=False)
+            self._kept.put(key, built)
         return built
 
     def _build_one(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
@@ -268,7 +269,7 @@ class Measurer:
         return self._on_lane(self._runner, lambda: self._timed(task, built, best))
 
     def _timed(self, task: Message, built: Iterable[_Built | Failure], best: float | None) -> list[Result]:
-        """On the runner's thread."""
+        """Times candidates, on the runner's thread."""
         fastest = best
         results: list[Result] = []
         refused: TaskRefused | None = None
@@ -276,7 +277,7 @@ class Measurer:
             try:
                 if isinstance(one, _Built) and refused is None:
                     self._runner.prepare(task)
-            except TaskRefused as error:  # the others would wait for the same
+            except TaskRefused as error:  # all further candidates would fail alike
                 refused = error
             if refused is not None:
                 results.append(_failure(one, refused))
@@ -290,7 +291,10 @@ class Measurer:
         return results
 
     def _in_turns(self, task: Message, built: Sequence[_Built | Failure], rounds: int) -> list[Result]:
-        """On the runner's thread. A runner holds what it has loaded; one that is replaced loads it again."""
+        """Times candidates in turns, on the runner's thread.
+
+        A runner keeps loaded candidates; a replacement runner loads them again.
+        """
         failures: dict[int, Failure] = {}
         timings: list[list[Timing]] = [[] for _ in built]
         for _ in range(rounds):
@@ -307,7 +311,7 @@ class Measurer:
         return [failures.get(i) or _together(each) for i, each in enumerate(timings)]
 
     def _run(self, worker: Worker, task: Message, built: _Built | Failure, request: Message) -> Result:
-        """On the worker's thread: what it says of one candidate."""
+        """Returns the worker's result for a candidate; runs on the worker's thread."""
         if isinstance(built, Failure):
             return built
         try:
@@ -340,7 +344,7 @@ class Measurer:
     def _await(
         self, futures: Sequence[Future[Any]], stop: threading.Event, meanwhile: Callable[[], None] | None = None
     ) -> None:
-        """Wait for lanes; if one fails, or the user interrupts, end the others' work before raising."""
+        """Waits for lanes. If a lane fails, or the user interrupts, ends the work of all lanes before raising."""
         try:
             if meanwhile is not None:
                 meanwhile()

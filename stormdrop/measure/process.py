@@ -1,8 +1,8 @@
 """One worker process as its parent sees it.
 
-It is started when it is first asked, killed when it takes too long, replaced when it is lost. Every worker has a thread
-of its own here, which starts it and talks to it. That thread lives as long as the worker may: Linux sends the death
-signal that ties a worker to us when the *thread* that started it ends.
+The process is started at the first request, killed after a time-out, and replaced when lost. Every worker has a thread
+of its own in the parent, which starts the process and communicates with it. The thread lives as long as the worker may.
+The death signal ties a worker to its parent, and Linux sends it when the *thread* that started the worker ends.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Role = Literal["builder", "runner"]
 _log = logging.getLogger("stormdrop.measure")
 
 LOOK_SECONDS = 0.05  # between looks at a worker that has not answered
-GRACE_SECONDS = 0.5  # for a process whose pipe is closed to be gone, and for the pipe of one whose main thread is gone
+GRACE_SECONDS = 0.5  # until a process without pipe ends, and until the pipe of a process without main thread closes
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOG_TAIL = 300
 _UNFIT = ("", "T", "Z")  # states of a process that will not answer
 
 
 class RequestFailed(Exception):
-    """What a worker was asked for did not come: it said why, or it is gone and so is its answer."""
+    """A request without a result: the worker reported a failure, or the worker and its answer are lost."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -57,20 +57,20 @@ class RequestFailed(Exception):
 
 
 class TaskRefused(RequestFailed):
-    """The task could not be set up: no candidate is to blame."""
+    """The failure of a task's set-up, independent of any candidate."""
 
 
 _numbers = itertools.count()
 
 
 def message_of(task: Task) -> Message:
-    """A task as workers are told of it, under a number of this process's."""
+    """Returns the message that describes a task to workers, with a number that is unique in this process."""
     return {"op": "task", "number": next(_numbers), "task": task.to_json()}
 
 
 @dataclass(slots=True)
 class _Process:
-    """What belongs to one incarnation."""
+    """The state of one process of a worker."""
 
     child: subprocess.Popen[bytes]
     requests: int
@@ -78,13 +78,13 @@ class _Process:
     log: int
     inbox: Inbox
     inherited_bytes: int
-    """What Linux counts as this process's peak from the beginning: its parent's."""
+    """The initial peak of resident bytes, which Linux inherits from the parent."""
     sequence: int = 0
     task: int | None = None
 
 
 class Worker:
-    """A worker that is there whenever it is asked. `ask` and what it calls run on `lane`'s thread only."""
+    """A worker that is started or replaced as needed. `ask` and its callees run only on `lane`'s thread."""
 
     def __init__(self, role: Role, target: Target, settings: MeasureSettings, rules: Sequence[Rule] = RULES) -> None:
         """Raises UserError for rules that another process cannot import."""
@@ -107,11 +107,14 @@ class Worker:
         return process.child.pid if process else None
 
     def ask(self, task: Message, request: Mapping[str, Any], timeout: float) -> Message:
-        """The answer to a request about a task. Raises RequestFailed; RunError or UserError where no worker starts."""
+        """Returns the answer to a request about a task.
+
+        Raises RequestFailed, or RunError or UserError if no worker starts.
+        """
         return self._exchange(self.prepare(task), request, timeout)
 
     def prepare(self, task: Message) -> _Process:
-        """Make a task the worker's current one. Raises TaskRefused, and RunError if no worker can be started."""
+        """Makes a task the current task of the worker. Raises TaskRefused, and RunError if no worker can be started."""
         self._thread = threading.current_thread()
         process = self._process
         is_talking = process is not None and _poll(process.replies, select.POLLIN, 0.0)
@@ -129,19 +132,19 @@ class Worker:
         return process
 
     def kill(self) -> None:
-        """From any thread: end the process; whoever waits for it learns so. It is replaced when asked again."""
+        """Ends the process, from any thread; a pending request fails. The next request starts a replacement."""
         with self._signalling:
             process = self._process
             if process is not None and process.child.returncode is None:
                 _kill_group(process.child.pid)
 
     def retire(self) -> None:
-        """On the lane: end the process, so that a signal still on its way to it hits nobody's candidate."""
+        """Ends the process, on the lane, so that a pending signal to it cannot hit a later candidate."""
         if self._process is not None:
             self._end(self._process)
 
     def close(self) -> None:
-        """End the process and its thread."""
+        """Ends the process and its thread."""
         self.kill()
         # The last reference to a measurer may go away on a lane's thread, which cannot wait for itself.
         self.lane.shutdown(wait=self._thread is not threading.current_thread(), cancel_futures=True)
@@ -156,7 +159,7 @@ class Worker:
             self._exchange(process, self._greeting, self._start_timeout)
         except RequestFailed as failed:
             self.retire()
-            is_rule = failed.kind == "build"  # one of the user's that is not to be found there
+            is_rule = failed.kind == "build"  # a rule of the user's that the worker cannot import
             raise (UserError if is_rule else RunError)(
                 f"a measuring worker does not start: {failed.message}"
             ) from failed
@@ -164,7 +167,7 @@ class Worker:
         return process
 
     def _end(self, process: _Process) -> tuple[int | None, int]:
-        """Kill what is left; the exit code (negative: a signal) and the peak of resident bytes."""
+        """Kills the remaining processes; returns the exit code (negative: a signal) and the peak of resident bytes."""
         with self._signalling:
             _kill_group(process.child.pid)
             try:
@@ -191,12 +194,12 @@ class Worker:
         reply = self._receive(process, deadline, timeout)
         if "failure" in reply:
             if reply.get("is_lost"):
-                self._end(process)  # it can do nothing more: the next request starts another one
+                self._end(process)  # the worker is unusable: the next request starts a new process
             raise RequestFailed(**reply["failure"])
         return reply
 
     def _lost(self, kind: FailureKind, message: str) -> RequestFailed:
-        """The error to raise where the worker is gone."""
+        """Returns the error to raise if the worker is lost."""
         return RequestFailed(kind, f"while building: {message}" if self._greeting["role"] == "builder" else message)
 
     def _send(self, process: _Process, data: bytes, deadline: float, timeout: float) -> None:
@@ -235,7 +238,7 @@ class Worker:
                 raise self._lost("crash", f"wrote on the measurer's pipe: {error}") from None
 
     def _look(self, process: _Process, deadline: float, timeout: float) -> None:
-        """Raise RequestFailed if there is no point in waiting longer."""
+        """Raises RequestFailed if further waiting is pointless."""
         state, resident = _state(process.child.pid)
         reason: tuple[FailureKind, str] | None = None
         if resident > self._memory_limit:
@@ -251,7 +254,7 @@ class Worker:
             raise self._lost(*reason)
 
     def _lost_at_end(self, process: _Process) -> RequestFailed:
-        """Why a process closed its pipe."""
+        """Returns the error for a process that closed its pipe."""
         patience = time.monotonic() + GRACE_SECONDS
         while _state(process.child.pid)[0] not in ("", "Z") and time.monotonic() < patience:
             time.sleep(1e-3)
@@ -280,7 +283,7 @@ def _spawn() -> _Process:
     inherited = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     # One thread for NumPy's BLAS: it is not used, but its threads and their memory would be there.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *inherited]), "OPENBLAS_NUM_THREADS": "1"}
-    # -P: a json.py in the user's directory is not the one we mean.
+    # -P: do not import a json.py of the user's directory.
     command = [sys.executable, "-P", "-m", "stormdrop.measure.worker", *map(str, (theirs_in, theirs_out, os.getpid()))]
     try:
         child = subprocess.Popen(
@@ -318,7 +321,7 @@ def _poll(fd: int, event: int, seconds: float) -> int:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """Linux's letter for the main thread's state (empty: no such process) and the resident bytes."""
+    """Returns Linux's letter for the main thread's state (empty: no such process) and the resident bytes."""
     try:
         data = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -328,7 +331,7 @@ def _state(pid: int) -> tuple[str, int]:
 
 
 def _tail(log: int) -> str:
-    """What LLVM said before it gave up, or else the log's last line."""
+    """Returns LLVM's error message, or else the log's last line."""
     lines = [line.strip() for line in os.pread(log, 1 << 20, 0).decode(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "LLVM ERROR" in line or "error:" in line] or lines[-1:]
     return telling[0][-LOG_TAIL:] if telling else ""

@@ -2,9 +2,9 @@
 
     Table.load(path) ──▶ spaces (restricted sketches) for the strategies, TableMeasurer for the loop
 
-A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program that a grid of
-choices spells: of each knob some choices, of some knobs only one. Invariant: the canonical form of any combination of a
-space's choices is a row of the table, or it was illegal when the table was recorded.
+A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program in a grid of
+choices. A grid has some choices of each knob, perhaps only one. Invariant: the canonical form of any combination of a
+space's choices is a row of the table, or was illegal when the table was recorded.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class TableSpace(Sketch):
     grid: tuple[tuple[int, ...], ...]
     """The choices of every knob."""
     points: Points = field(repr=False)
-    """Canonical, each once."""
+    """The points, canonical and distinct."""
     seconds: Floats = field(repr=False)
-    """NaN for what failed."""
+    """The measured seconds; NaN for failed points."""
     spread: Floats = field(repr=False)
 
     @cached_property
@@ -55,11 +55,11 @@ class TableSpace(Sketch):
         )
 
     def components(self) -> tuple[Sketch, ...]:
-        """A table is of whole points."""
+        """Returns the space itself: a table holds whole points."""
         return (self,)
 
     def canonical(self, points: Points) -> Points:
-        """As the sketch clamps, but on the grid: a value that is no choice stands for the next larger one.
+        """Clamps points as the sketch does, but on the grid: a value between choices stands for the next larger choice.
 
         A clamped value is clamped to itself again, so rows of the table stay as they are.
         """
@@ -70,7 +70,7 @@ class TableSpace(Sketch):
         return super().canonical(np.stack(columns, axis=1) if columns else points)
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
-        """Any `n` rows of the table, each as likely as every other."""
+        """Returns `n` rows of the table, drawn uniformly."""
         return self.points[rng.choice(len(self.points), size=min(n, len(self.points)), replace=False)]
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
@@ -88,7 +88,7 @@ class TableSpace(Sketch):
         return np.where(self.legal(points), self.prior(points), np.inf)
 
     def rows(self, points: Points) -> NDArray[np.int64]:
-        """Where in the table each point is; -1 for those that are not."""
+        """Returns the row of each point in the table; -1 for points that are not in the table."""
         return np.array([self._row_by_bytes.get(p.tobytes(), -1) for p in points], np.int64)
 
     @cached_property
@@ -106,7 +106,7 @@ class TableSpace(Sketch):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What was recorded of one task on one machine. `notes` say how, for people."""
+    """The recorded measurements of a task on a machine. `notes` describe the recording for readers."""
 
     task: Task
     target: Target
@@ -119,14 +119,14 @@ class Table:
 
     @cached_property
     def optimum(self) -> float:
-        """The fewest seconds. Raises UserError for a table in which everything failed."""
+        """The fewest seconds. Raises UserError for a table without a successful measurement."""
         values = self._seconds
         if not np.isfinite(values).any():
-            raise UserError(f"{self.task.name}: nothing in this table could be timed")
+            raise UserError(f"{self.task.name}: the table has no successful measurement; record the table again")
         return float(np.nanmin(values))
 
     def share_within(self, slack: float) -> float:
-        """The share of points that take at most (1 + slack) times the optimum."""
+        """Returns the share of points that take at most (1 + slack) times the optimum."""
         return float((self._seconds <= np.float32(self.optimum * (1 + slack))).mean())
 
     @cached_property
@@ -134,7 +134,7 @@ class Table:
         return np.concatenate([s.seconds for s in self.spaces])
 
     def find(self, schedule: Schedule) -> tuple[TableSpace, int] | None:
-        """The space and the row of a schedule; None where it was not recorded."""
+        """Returns the space and the row of a schedule; None if the schedule was not recorded."""
         space = self._by_steps.get((schedule.variant, schedule.steps))
         values = schedule.by_name
         if space is None or set(values) != set(space.names):
@@ -151,7 +151,7 @@ class Table:
     # ---- files -----------------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write a compressed .npz; columns of sorted points compress to a few bits a point."""
+        """Writes a compressed .npz; columns of sorted points compress to a few bits a point."""
         about = {
             "task": self.task.to_json(),
             "target": self.target.to_json(),
@@ -174,11 +174,16 @@ class Table:
 
     @staticmethod
     def load(path: Path) -> Table:
-        """Raises UserError for a file that is no table, or whose sketches this version derives otherwise."""
+        """Loads a table.
+
+        Raises UserError for a file that is no table, or with sketches that this version derives differently.
+        """
         try:
             with np.load(path, allow_pickle=False) as data:
                 if int(data["format"]) != FORMAT:
-                    raise UserError(f"{path}: this table has format {int(data['format'])}; this version reads {FORMAT}")
+                    raise UserError(
+                        f"{path} has format {int(data['format'])}, this version reads {FORMAT}; record the table again"
+                    )
                 about = json.loads(data["about"].tobytes())
                 task, target = Task.from_json(about["task"]), target_from_json(about["target"])
                 spaces = tuple(
@@ -202,7 +207,9 @@ def _restored(
     structure = derive(task.variants[schedule.variant], schedule.steps)
     names = tuple(k.name for k in knobs_of(structure, target))
     if names != tuple(about["grid"]):
-        raise UserError(f"{task.name}: this version gives the table's sketch other knobs: {', '.join(names)}")
+        raise UserError(
+            f"{task.name}: this version's sketch has other knobs, {', '.join(names)}; record the table again"
+        )
     grid = tuple(tuple(int(c) for c in choices) for choices in about["grid"].values())
     space = TableSpace(
         task,
@@ -218,13 +225,14 @@ def _restored(
         raise UserError(f"{task.name}: the table's columns differ in length")
     if not np.array_equal(space.canonical(space.points), space.points):
         raise UserError(
-            f"{task.name}: what was recorded as one program is another in this version; record the table again"
+            f"{task.name}: recorded programs differ from the programs of this version; record the table again"
         )
     return space
 
 
 class TableMeasurer(AnsweringMeasurer):
-    """Measures by looking up. Deterministic: with `noise`, two of them with one seed answer the same calls alike.
+    """A measurer that looks up results. It is deterministic: even with `noise`, two measurers with the same seed answer
+    the same calls alike.
 
     `noise` is the standard deviation of the logarithm of every single timing.
     """
@@ -234,9 +242,10 @@ class TableMeasurer(AnsweringMeasurer):
         self._slower = MeasureSettings().slower_factor
 
     def answers(self, asked: Request) -> list[Result]:
-        """What the table says; as on hardware, what is clearly slower than the best before counts as timed briefly.
+        """Returns the table's results. As on hardware, a candidate that is clearly slower than the best so far counts
+        as timed briefly.
 
-        No output is compared for a proof: what was recorded had been compared with the reference.
+        A proof compares no output: recorded programs had been compared with the reference.
         """
         results = [self._timed(asked.task, one, asked.rounds) for one in asked.candidates]
         return self._cut_short(results, asked.best) if asked.kind == "measure" else results

@@ -1,4 +1,7 @@
-"""What measuring a candidate gives: how long it takes, or why it could not be told. Never a magic number."""
+"""The result of measuring a candidate: its seconds, or the reason why there are none.
+
+No magic number stands for a failure.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 FailureKind = Literal["schedule", "build", "crash", "timeout", "memory", "wrong", "bug"]
-"""An illegal schedule; code that LLVM refuses or cannot load; a worker that died, stopped or wrote on our pipe; one
-that took too long; one that took too much memory; a kernel that computed something else; an exception nobody
-foresaw."""
+"""`schedule`: an illegal schedule. `build`: code that LLVM rejects or cannot load. `crash`: a worker that died, stopped
+or wrote on the measurer's pipe. `timeout` and `memory`: too much time or memory. `wrong`: a wrong output. `bug`: an
+unforeseen exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,17 @@ class Timing:
     runs: int
     build_seconds: float
     stopped_early: bool = False
-    """Clearly slower than the best: measured too briefly to be compared closely."""
+    """True if the candidate was clearly slower than the best: the measurement is too brief for a close comparison."""
     samples: tuple[float, ...] = ()
     """Seconds of single runs, thinned to a few dozen; of candidates timed in turns, the fastest of each round."""
 
     @property
     def floor(self) -> float:
-        """The fastest of the samples. Noise only ever slows: of a few milliseconds of runs the fastest varies by 2 %
-        where their median varies by 6 % (C2D 14/256 3x3), so this is what searches compare."""
+        """The fastest of the samples, which searches compare.
+
+        Noise only slows runs: over a few milliseconds of runs, the fastest run varies by 2 %, the median by 6 % (C2D
+        14/256 3x3).
+        """
         return min(self.samples, default=self.seconds)
 
 

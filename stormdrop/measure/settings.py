@@ -1,6 +1,6 @@
-"""How to measure: nothing that changes what a candidate is.
+"""Settings of measurements, which do not affect the candidates themselves.
 
-What its seconds mean is said by the target's temperature and by `surroundings`.
+The target's temperature and `surroundings` define the meaning of measured seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from stormdrop.target import Surroundings
 
 @dataclass(frozen=True, slots=True)
 class MeasureSettings:
-    """Times are seconds. Time-outs count from the moment a worker has the request; waiting for a worker is free."""
+    """Settings of a measurer.
+
+    Times are seconds. Time-outs count from the moment a worker has the request; waiting for a worker is free.
+    """
 
     build_timeout: float = 15.0
     run_timeout: float = 10.0
@@ -27,32 +30,32 @@ class MeasureSettings:
     slow_factor: float = 2.0
     """A candidate this much slower than the best so far is not repeated further."""
     slower_factor: float = 1.2
-    """One this much slower is repeated for a quarter of `min_seconds` only."""
+    """A candidate this much slower is repeated for only a quarter of `min_seconds`."""
     turn_seconds: float = 0.003
-    """Spent on each candidate in each round where several are timed in turns."""
+    """Spent on each candidate in each round of timing in turns."""
     turn_runs: int = 8
-    """Runs of a turn at least. On a busy machine a fifth of all runs of 2 ms, and half of those of 5 to 10 ms, are
-    interrupted: the fastest of eight is hardly ever one of them."""
+    """The least number of runs of a turn. On a busy machine a fifth of all runs of 2 ms, and half of all runs of 5 to
+    10 ms, are interrupted. The fastest of eight runs is hardly ever interrupted."""
     longest_turn_seconds: float = 0.06
-    """No further run is begun after so long, however few there were."""
+    """No further run begins after this time, regardless of the number of runs."""
     final_seconds: float = 0.1
     """Spent on a winner in its fresh process."""
     memory_limit_bytes: int = 4 << 30
-    """What a worker may have resident, and what address space it may take beyond what it starts with."""
+    """The limit on a worker's resident bytes, and on its address space beyond the space at its start."""
     sample_points: int = 256
     """Random elements of every candidate's output that are compared with the reference."""
     final_points: int = 2048
-    """Compared with the reference before a winner is recorded; all others are compared with another schedule's output.
+    """Elements compared with the reference before a winner is recorded; all other elements are compared with another
+    schedule's output.
     """
     seed: int = 0
     surroundings: Surroundings | None = None
-    """The model whose kernels are measured on a CPU: candidates are timed in the state of the caches that a run of it
-    leaves to them. None: a candidate is run again and again, and finds what its last run left.
-    """
+    """The model around the measured kernels on a CPU: candidates are timed with the caches as a run of the model leaves
+    them. None: a candidate runs repeatedly, with the caches as its last run left them."""
 
     @staticmethod
     def from_message(data: Mapping[str, Any]) -> MeasureSettings:
-        """The inverse of `dataclasses.asdict`."""
+        """Returns the settings that `dataclasses.asdict` turned into `data`."""
         values = dict(data)
         if values["surroundings"] is not None:
             values["surroundings"] = Surroundings(**values["surroundings"])

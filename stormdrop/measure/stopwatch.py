@@ -48,11 +48,11 @@ class Runs:
 
 
 def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSettings, between: float = 0.0) -> Runs:
-    """Time a kernel whose first run took `first` seconds; `between` two runs pass so many more, which the budget pays.
-    Two verdicts end it early:
+    """Times a kernel after a first run of `first` seconds. Between two runs pass `between` seconds, which count towards
+    the budget. Two verdicts end the timing early:
 
-    slower than `slow_factor` times the best in every run so far (two suffice), or slower than `slower_factor` times in
-    every run of a whole part of the budget.
+    - slower than `slow_factor` times the best in every run so far (two runs suffice),
+    - slower than `slower_factor` times the best in every run of a whole part of the budget.
     """
     slow, slower = (inf, inf) if best is None else (best * settings.slow_factor, best * settings.slower_factor)
     if first > max(COLD_FACTOR * slow, LONG_SECONDS):
@@ -80,8 +80,8 @@ def repeat(bench: Bench, first: float, best: float | None, settings: MeasureSett
 
 
 def turn(bench: Bench, settings: MeasureSettings, between: float = 0.0) -> Runs:
-    """One candidate's turn where several are timed in turns: `turn_seconds` of runs, and `turn_runs` at least, unless
-    those take more than `longest_turn_seconds`. The first run finds the others' data in the caches.
+    """Times a candidate for one turn: `turn_seconds` of runs, and at least `turn_runs`, unless these runs take more
+    than `longest_turn_seconds`. At the first run the caches hold the data of other candidates.
     """
     first = float(bench(1)[0])
     each = repeat(bench, first, None, replace(settings, min_seconds=settings.turn_seconds), between).each

@@ -1,10 +1,9 @@
-"""Messages between the measurer and its workers: JSON objects whose values may be bytes, in frames with a checksum.
+"""Messages between the measurer and its workers: JSON objects that may hold bytes, in frames with a checksum.
 
     magic (4) | sequence (u32) | bytes of JSON (u32) | bytes of blobs (u32) | CRC-32 of both (u32) | JSON | blobs
 
-Machine code crosses as a blob: in the JSON its place is held by `{"": [offset, length]}`. A candidate runs in the
-process that holds the pipe and may write anything on it. Whatever is not exactly the reply that is due raises
-`Garbled`.
+Machine code is sent as a blob, which `{"": [offset, length]}` replaces in the JSON. A candidate runs in the process
+that holds the pipe and may write any bytes on it. Bytes other than exactly the expected reply raise `Garbled`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ LIMIT_BYTES = 1 << 28
 
 
 class Garbled(Exception):
-    """Bytes on the pipe that are no message of ours."""
+    """Bytes on the pipe that are not a valid message."""
 
 
 def frame(sequence: int, message: Mapping[str, Any]) -> bytes:
-    """One message as bytes."""
+    """Returns a message as bytes."""
     blobs = bytearray()
 
     def set_aside(value: object) -> dict[str, list[int]]:
@@ -52,7 +51,7 @@ class Inbox:
         self._bytes += data
 
     def take(self) -> tuple[int, dict[str, Any]] | None:
-        """The next message and its number; None while it is incomplete. Raises Garbled, as early as it can."""
+        """Returns the next message and its number; None while it is incomplete. Raises Garbled, as early as it can."""
         held = self._bytes
         if not MAGIC.startswith(held[: len(MAGIC)]):
             raise Garbled(f"{bytes(held[:16])!r} where a message should begin")

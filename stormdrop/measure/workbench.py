@@ -28,9 +28,9 @@ from stormdrop.target.scope import Scope
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
-POISON = 0xFF  # all ones is a NaN that no arithmetic gives: x86 and ARM make 0x7fc00000 or 0xffc00000
+POISON = 0xFF  # all ones is a NaN that no arithmetic produces: x86 and ARM make 0x7fc00000 or 0xffc00000
 EPS: dict[Dtype, float] = {"f64": 2.0**-52, **dict.fromkeys(("f32", "f16", "bf16"), 2.0**-23)}
-"""Scales of halves are those of f32."""
+"""The relative rounding errors. Halves have the scale of f32."""
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -82,7 +82,10 @@ class Workbench:
         self._rewritable: dict[str, Array] = {}
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Array], list[Array]]:
-        """The inputs and outputs of a kernel, in its order. Raises BuildError if it was built for something else."""
+        """Returns the inputs and outputs of a kernel, in its order.
+
+        Raises BuildError if it was built for something else.
+        """
         wanted = [buffer for buffer in artifact.buffers if buffer.scope is Scope.OUTPUT]
         if len(wanted) < len(self.outputs):
             raise BuildError(f"the kernel does not write every output of {self.task.name}")
@@ -93,7 +96,7 @@ class Workbench:
         )
 
     def rewritable(self, inputs: Sequence[Array]) -> list[Array]:
-        """Inputs of a kernel with the same values in memory that can be written: the same memory for all kernels."""
+        """Returns inputs of a kernel with the same values in writable memory: the same memory for all kernels."""
         names = {id(array): name for name, array in self.arrays.items()}
         found: list[Array] = []
         for array in inputs:
@@ -110,7 +113,7 @@ class Workbench:
             output.raw.fill(POISON)
 
     def check(self, variant: int | None, poisoned: bool) -> None:
-        """Check the outputs; `variant` None allows what the least exact variant may do. Raises WrongOutput."""
+        """Checks the outputs; `variant` None allows the error of the least exact variant. Raises WrongOutput."""
         bound = max(self._bounds) if variant is None else self._bounds[variant]
         for tensor, output in zip(self.task.outputs, self.outputs):
             output.check()
@@ -126,7 +129,8 @@ class Workbench:
                 raise WrongOutput(_told("sampled elements differ", right, output.name, place, *values))
 
     def compare(self, expected: Sequence[NDArray[Any]]) -> None:
-        """Compare all outputs with another right kernel's, as far as both may err. Raises WrongOutput.
+        """Compares all outputs with the outputs of another correct kernel, within the errors of both. Raises
+        WrongOutput.
 
         The magnitude of any element is taken to be the largest that was sampled.
         """
@@ -145,7 +149,7 @@ def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
     if array is None or array.size != buffer.elements or array.dtype != NUMPY[buffer.dtype]:
         have = "has no such array" if array is None else f"has {array.dtype}{list(array.shape)}"
         raise BuildError(
-            f"the kernel wants {buffer.scope} {buffer.name}: {buffer.dtype}[{buffer.elements}]; the task {have}"
+            f"the kernel needs {buffer.scope} {buffer.name}: {buffer.dtype}[{buffer.elements}]; the task {have}"
         )
     return array
 
@@ -160,7 +164,10 @@ def _check_written(output: Guarded, dtype: Dtype) -> None:
 
 
 def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
-    """Where integers are at most `apart` apart, and floats |found - expected| <= allowed · eps; NaN agrees with NaN."""
+    """Returns a mask of agreement: integers at most `apart` apart, floats with |found - expected| <= allowed · eps.
+
+    NaN agrees with NaN.
+    """
     with np.errstate(all="ignore"):
         right = np.asarray(found == expected)
         if apart and dtype in INTEGERS:
@@ -177,7 +184,7 @@ def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], foun
 
 
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
-    """Normal numbers; integers stay small, since they may be indices."""
+    """Returns normally distributed numbers; integers stay small, since they may be indices."""
     match tensor.dtype:
         case "f32" | "f16" | "bf16":
             return rng.standard_normal(tensor.shape, dtype=np.float32).astype(NUMPY[tensor.dtype])
@@ -193,7 +200,7 @@ def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The same values in pages that cannot be written."""
+    """Returns the same values in pages that cannot be written."""
     nbytes = max(1, array.nbytes)
     pages = huge(nbytes) if nbytes >= HUGE_FROM_BYTES else mmap.mmap(-1, nbytes)
     held: NDArray[Any] = np.frombuffer(pages, array.dtype, count=array.size).reshape(array.shape)

@@ -1,8 +1,8 @@
-"""The process that candidates are built and run in: `python -m stormdrop.measure.worker REQUESTS REPLIES PARENT`.
+"""The process that builds and runs candidates: `python -m stormdrop.measure.worker REQUESTS REPLIES PARENT`.
 
-It reads requests from one inherited pipe and answers on another (`wire`); both are moved to high numbers, out of a wild
-kernel's way. Standard output leads nowhere, standard error into a log that the parent reads when the worker dies. It
-ends when the pipe does, and Linux kills it when its parent dies, whatever it is doing then.
+The worker reads requests from an inherited pipe and answers on another (`wire`); both get high numbers, out of reach of
+a wild kernel. Standard output is discarded, and standard error goes to a log that the parent reads when the worker
+dies. The worker ends when the pipe closes, and Linux kills it when its parent dies, even in the middle of a request.
 
     start  target, settings, role, rules      once, first; rules of the user's, with where modules are found
     task   task, number                       makes a task current; a runner makes its inputs and reference values
@@ -25,7 +25,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +36,7 @@ from stormdrop.codegen.llvm import assemble
 from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
+from stormdrop.lru import Lru
 from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
@@ -53,7 +53,6 @@ from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation, rotation_bytes
 from stormdrop.runtime.targets import device_for
-from stormdrop.space.offer import Offer
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
@@ -65,18 +64,20 @@ Requests = Mapping[str, Callable[[Message], Message]]
 
 HIGH_FD = 512
 LOG_BYTES = 1 << 20
-KEPT_BYTES = 256 << 20  # of tasks' data; the current task's stays whatever its size
+KEPT_TASKS = 64
+KEPT_BYTES = 256 << 20  # of tasks' data; the current task's data stays, regardless of its size
 PR_SET_PDEATHSIG = 1
 EMPTY_GPU_KERNEL = "define ptx_kernel void @phase0() { ret void }"
 EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { ret void }"
 
 
 class BuilderRole:
-    """Turns schedules into artifacts."""
+    """The worker's role that turns schedules into artifacts."""
 
     def __init__(self, target: Target, rules: Sequence[Rule]) -> None:
         self.target, self._rules = target, rules
-        self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._tasks = Lru[int, Task](KEPT_TASKS)
+        self._task: Task | None = None
         self.requests: Requests = {"task": self.set_task, "build": self.build}
         # LLVM's own start-up, 20 ms, belongs to nobody's build; a GPU's constants are packed by code for the host.
         assemble(EMPTY_KERNEL, detect(1) if isinstance(target, Gpu) else target)
@@ -85,15 +86,17 @@ class BuilderRole:
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
-        if number not in self._tasks:
-            self._tasks[number] = Task.from_json(request["task"])
-        self._tasks.move_to_end(number)
-        if len(self._tasks) > 64:
-            self._tasks.popitem(last=False)
+        task = self._tasks.get(number)
+        if task is None:
+            task = Task.from_json(request["task"])
+            self._tasks.put(number, task)
+        self._task = task
         return {}
 
     def build(self, request: Message) -> Message:
-        task = next(reversed(self._tasks.values()))
+        task = self._task
+        if task is None:
+            raise RuntimeError("a request to build came before its task")
         start = time.perf_counter()
         if "text" in request:
             artifact = Artifact.from_message(request["artifact"])
@@ -103,20 +106,18 @@ class BuilderRole:
             given, code = request.get("schedule"), request.get("code")
             schedule = Schedule.from_json(given) if given else None
             packing = Packing.from_json(request["packing"]) if request.get("packing") else None
-            offer = Offer.from_json(request["offer"], self.target) if request.get("offer") else None
             summarise = bool(request.get("summarise"))
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, offer, summarise)
+            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        taken = built.taken.to_json() if built.taken is not None else None
-        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "taken": taken}
+        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds}
         phases = [phase.to_json() for phase in built.phases]
         return {"artifact": built.artifact.to_message(), "phases": phases, "deviation": built.deviation, **told}
 
 
 def _pinned(target: Target) -> HostDevice:
-    """The host's threads, each bound to a CPU; they have run a kernel, which calibrates the clock."""
-    pool = Pool(target.threads, affinity="none")  # `pin` says where, whatever the environment does
+    """Returns the host's threads, each bound to a CPU; they have run a kernel, which calibrates the clock."""
+    pool = Pool(target.threads, affinity="none")  # `pin` binds the threads, regardless of the environment
     device = HostDevice(pool)
     nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
     PreparedKernel(nothing, {}, device).record().bench(2)
@@ -138,12 +139,13 @@ class Held:
 
 
 class RunnerRole:
-    """Runs artifacts on the data of the current task."""
+    """The worker's role that runs artifacts on the data of the current task."""
 
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
         self._device: Device = device_for(target) if isinstance(target, Gpu) else _pinned(target)
-        self._benches: OrderedDict[int, Workbench] = OrderedDict()
+        self._benches = Lru[int, Workbench](KEPT_BYTES)
+        self._current: Workbench | None = None
         self._held: dict[tuple[Artifact, int | None], Held] = {}
         self._copies: Memory | None = None
         self.requests: Requests = {
@@ -154,20 +156,20 @@ class RunnerRole:
             "prove": self.prove,
         }
         if isinstance(target, Gpu):
-            HostPacker(Artifact(b"", (), ()), host_device(1))  # starts what packs constants
+            HostPacker(Artifact(b"", (), ()), host_device(1))  # starts the packer of constants
             self._device.record([]).bench(1)  # brings the clocks up
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
         self._held.clear()
-        if number not in self._benches:
+        bench = self._benches.get(number)
+        if bench is None:
             task = Task.from_json(request["task"])
             given = task, self.target, self.settings.seed, self.settings.sample_points
             on_gpu = isinstance(self.target, Gpu)
-            self._benches[number] = GpuWorkbench(*given, self._device) if on_gpu else Workbench(*given)
-        self._benches.move_to_end(number)
-        while len(self._benches) > 1 and sum(b.nbytes for b in self._benches.values()) > KEPT_BYTES:
-            self._benches.popitem(last=False)
+            bench = GpuWorkbench(*given, self._device) if on_gpu else Workbench(*given)
+            self._benches.put(number, bench, bench.nbytes)
+        self._current = bench
         return {}
 
     def time(self, request: Message) -> Message:
@@ -189,7 +191,7 @@ class RunnerRole:
         return {}
 
     def prove(self, request: Message) -> Message:
-        """Every output element must agree with a witness that was built another way, as far as both may err."""
+        """Proves a candidate: every output element must agree with another program, the witness, within the errors."""
         witness = request["witness"]
         expected: list[NDArray[Any]] = []
         if witness is not None:
@@ -202,22 +204,24 @@ class RunnerRole:
 
     @property
     def _bench(self) -> Workbench:
-        return next(reversed(self._benches.values()))
+        if self._current is None:
+            raise RuntimeError("a request to time came before its task")
+        return self._current
 
     def _block(self, is_kept: bool) -> Memory:
-        """Memory for copies of weights: of a candidate that is kept, or of one after the other."""
+        """Returns memory for copies of weights: a kept candidate's own, else memory that candidates use in turn."""
         if is_kept:
             return self._device.allocate(rotation_bytes(self.target.l3_bytes))
         self._copies = self._copies or self._block(is_kept=True)
         return self._copies
 
     def _load(self, request: Message, is_kept: bool = False) -> Held:
-        """Load a candidate and let it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
+        """Loads a candidate and lets it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
         artifact, variant = Artifact.from_message(request["artifact"]), request["variant"]
         try:
             kernel = PreparedKernel(artifact, self._bench.arrays, self._device)
         except KeyError as error:
-            raise BuildError(f"the kernel wants constant {error}, which the task does not have") from error
+            raise BuildError(f"the kernel needs constant {error}, which the task does not have") from error
         call, arrays = kernel.call(), self._bench.arrays_of(artifact)
         is_cold = self.target.is_cold and self._surrounded is None
         weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if is_cold else []
@@ -229,13 +233,16 @@ class RunnerRole:
         return Held(call, arrays, timed.bench, first, variant)
 
     def _is_hopeless(self, held: Held, best: float | None) -> bool:
-        """Whether a candidate is too slow even with everything in the near caches: its constants need no copies."""
+        """Returns whether a candidate is too slow even with all data in near caches: its constants need no copies."""
         if self._surrounded is None or best is None:
             return False
         return float(held.bench(2).min()) > self.settings.slow_factor * best
 
     def _in_surroundings(self, held: Held, is_kept: bool = False) -> Held:
-        """The candidate to be timed as its model meets it, if it has one. Its first run was on read-only inputs."""
+        """Returns the candidate with the timing of its surrounding model, if it has one.
+
+        The first run of the candidate was on read-only inputs.
+        """
         if self._surrounded is None:
             return held
         inputs, outputs = held.arrays
@@ -277,7 +284,7 @@ _KINDS: Mapping[tuple[type[Exception], ...], FailureKind] = {
 
 
 def explain(error: Exception) -> Message:
-    """A failure's kind and message."""
+    """Returns a failure's kind and message."""
     for classes, kind in _KINDS.items():
         if isinstance(error, classes):
             return {"kind": kind, "message": str(error) or "out of memory"}
@@ -293,7 +300,7 @@ def start(request: Message) -> BuilderRole | RunnerRole:
     )
     gc.collect()
     gc.freeze()
-    # Whatever is held now, arenas and threads' stacks included, does not count.
+    # Memory held now, arenas and threads' stacks included, does not count.
     with open("/proc/self/statm") as f:
         mapped = int(f.read().split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + settings.memory_limit_bytes)
@@ -309,7 +316,7 @@ def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
 
 
 def serve(requests: int, replies: int) -> None:
-    """Answer until the parent closes its end."""
+    """Answers requests until the parent closes its end."""
     inbox = Inbox()
     role: BuilderRole | RunnerRole | None = None
     while True:
@@ -350,7 +357,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _lift(fd: int) -> int:
-    """The same file under a high number."""
+    """Moves a file to a high number, and returns the number."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD if soft > 2 * HIGH_FD else soft // 2)
     os.close(fd)

@@ -1,1 +1,1 @@
-"""Operators written as tensor expressions, channels-last. A pad stage always exists, even where it adds nothing."""
+"""Operators written as tensor expressions, channels-last. A pad stage always exists, even if it adds no element."""

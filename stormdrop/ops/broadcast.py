@@ -22,12 +22,12 @@ def axes_for(shape: Sequence[int]) -> list[Axis]:
 
 
 def put(items: Sequence[Any], along: int, item: Any) -> tuple[Any, ...]:
-    """The items with another one in dimension `along`: extents, axes or indices."""
+    """Returns the items with `item` in dimension `along`: extents, axes or indices."""
     return (*items[:along], item, *items[along + 1 :])
 
 
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """NumPy's rule. Raises UserError where the shapes do not fit."""
+    """Returns the shape by NumPy's rule. Raises UserError if the shapes do not fit."""
     rank = max(map(len, shapes), default=0)
     result: list[int] = []
     for d in range(rank):
@@ -39,29 +39,32 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def read(x: Tensor, axes: Sequence[Expr]) -> Load:
-    """An element of `x` broadcast to the axes: it lacks leading ones, and stays at 0 where only its extent is 1."""
+    """Returns an element of `x` broadcast to the axes.
+
+    Missing leading dimensions are skipped; a dimension is read at 0 if only its own extent is 1.
+    """
     own = zip(list(axes)[len(axes) - len(x.shape) :], x.shape)
     return x[tuple(a if n != 1 or (isinstance(a, Axis) and a.extent == 1) else Const(0, "i64") for a, n in own)]
 
 
 def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[Tensor], name: str = "Y") -> Tensor:
-    """`Y[i] = function(A[i], B[i], …)`, broadcasting as NumPy does."""
+    """Returns `Y[i] = function(A[i], B[i], …)`, broadcasting as NumPy does."""
     i = axes_for(broadcast_shape(*(x.shape for x in operands)))
     return compute(name, i, function([read(x, i) for x in operands]))
 
 
 def expand(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
-    """`Y[i] = X[i]`, broadcast to a shape."""
+    """Returns `Y[i] = X[i]`, broadcast to a shape."""
     i = axes_for(shape)
     return compute(name, i, read(x, i))
 
 
 def transpose(x: Tensor, order: Sequence[int], name: str = "Y") -> Tensor:
-    """Reorder dimensions, as `numpy.transpose`: dimension d of the result is dimension order[d] of x.
+    """Reorders dimensions, as `numpy.transpose`: dimension d of the result is dimension order[d] of x.
 
         Y[j, i] = X[i, j]     for order (1, 0)
 
-    Raises UserError where `order` is no permutation.
+    Raises UserError if `order` is no permutation.
     """
     if sorted(order) != list(range(len(x.shape))):
         raise UserError(f"transpose: {tuple(order)} is no permutation of the dimensions of {x!r}")
@@ -71,19 +74,19 @@ def transpose(x: Tensor, order: Sequence[int], name: str = "Y") -> Tensor:
 
 
 def reshape(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
-    """The same elements in row-major order under another shape.
+    """Returns the same elements in row-major order under another shape.
 
         Y[h, w] = X[(h·W + w) // C, (h·W + w) % C]
 
-    Runs of dimensions that hold equally many elements on both sides are matched first, so that a dimension which stays
-    is read directly, and one that only splits or joins needs as few divisions as can be.
+    Runs of dimensions with equally many elements on both sides are matched first. So an unchanged dimension is read
+    directly, and a dimension that only splits or joins needs the fewest divisions.
     """
     i = axes_for(shape)
     return compute(name, i, x[tuple(reshaped_indices(x.shape, i))])
 
 
 def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
-    """The source's indices for the element at `axes` of the reshaped tensor."""
+    """Returns the source's indices for the element at `axes` of the reshaped tensor."""
     if 0 in source:
         empty = next(a for a in axes if a.extent == 0)
         return [empty if n == 0 else Const(0, "i64") for n in source]
@@ -101,7 +104,7 @@ def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
 
 
 def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
-    """`Y[…, i, …] = where(i < a, A[…, i, …], B[…, i - a, …])`, for any number of parts."""
+    """Returns `Y[…, i, …] = where(i < a, A[…, i, …], B[…, i - a, …])`, for any number of parts."""
     i = axes_for(put(parts[0].shape, along, sum(p.shape[along] for p in parts)))
     held = [p for p in parts if p.shape[along] > 0] or list(parts[:1])
     starts = [sum(p.shape[along] for p in held[:k]) for k in range(len(held))]
@@ -116,7 +119,7 @@ def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
 
 
 def cut(x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int], name: str = "Y") -> Tensor:
-    """`Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
+    """Returns `Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
     i = axes_for(shape)
     at = [binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps)]
     return compute(name, i, x[tuple(at)])
@@ -130,7 +133,7 @@ def pad_constant(
     dims: Sequence[int] | None = None,
     name: str = "P",
 ) -> Tensor:
-    """`P[i] = where(i is inside, X[i - before], value)`; dimensions `dims` are compared even if nothing is added."""
+    """Returns `P[i] = where(i is inside, X[i - before], value)`; `dims` are compared even without padding."""
     axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
     wanted = [d for d in range(len(axes)) if before[d] or after[d]] if dims is None else list(dims)
     sides = [c for d in wanted for c in (axes[d] >= before[d], axes[d] < x.shape[d] + before[d])]
@@ -139,7 +142,7 @@ def pad_constant(
 
 
 def widened(x: Tensor) -> Tensor:
-    """A tensor of halves as f32, in a stage of its own: converted once, not in every product that reads it."""
+    """Returns a tensor of halves as f32, in a stage of its own: one conversion instead of one per product."""
     if x.dtype not in HALVES:
         return x
     axes = axes_for(x.shape)
@@ -147,7 +150,7 @@ def widened(x: Tensor) -> Tensor:
 
 
 def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str, name: str = "P") -> Tensor:
-    """Modes edge (the border repeats), reflect (mirrored without it) and wrap (from the other side)."""
+    """Returns x padded by mode: edge (repeats the border), reflect (mirrors without it) or wrap (the other side)."""
     axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
     indices: list[Expr] = []
     for a, b, behind, n in zip(axes, before, after, x.shape):
@@ -167,13 +170,13 @@ def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: 
 
 
 def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
-    """`Y[…, i, …] = X[…, i // times, …]`: nearest-neighbour enlargement."""
+    """Returns `Y[…, i, …] = X[…, i // times, …]`, a nearest-neighbour enlargement."""
     i = axes_for(put(x.shape, along, x.shape[along] * times))
     return compute(name, i, x[put(i, along, binary("floordiv", i[along], times))])
 
 
 def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
-    """`Y[i] = X[i mod n]` in every dimension."""
+    """Returns `Y[i] = X[i mod n]` in every dimension."""
     i = axes_for([n * k for n, k in zip(x.shape, times)])
     each = zip(i, x.shape, times)
     indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in each]
@@ -181,7 +184,7 @@ def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
 
 
 def triangle(x: Tensor, upper: bool, k: int, name: str = "Y") -> Tensor:
-    """The upper triangle (j - i >= k) or the lower one (j - i <= k) of the last two dimensions, zero elsewhere."""
+    """Returns the upper triangle (j - i >= k) or the lower (j - i <= k) of the last two dimensions, zero elsewhere."""
     i = axes_for(x.shape)
     gap = i[-1] - i[-2]
     inside = gap >= k if upper else gap <= k

@@ -1,7 +1,10 @@
-"""The nineteen operators of the benchmark suite, by the names that `stormdrop op` takes.
+"""The nineteen operators of the benchmark suite, by their names in `stormdrop op`.
 
-They are the graph layer's own descriptions, channels-last: an operator has the task that a model with this one node
-has. Inputs are X (and Q, K, A, B), weights are W and constant.
+Every operator has a short name, which stands in labels, stores and JSON, and a readable alias: GMM is `matmul`. Both
+are accepted in any case.
+
+The operators are the graph layer's own descriptions, channels-last: an operator has the same task as a model with this
+node alone. Inputs are X (and Q, K, A, B); weights are W and constant.
 """
 
 from __future__ import annotations
@@ -25,22 +28,50 @@ CAPSULE = 4
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`result` builds the output from an element type and one integer per argument."""
+    """One operator; `result` builds its output from an element type and one integer per argument.
+
+    If `has_optional_batch`, the first argument may be left out; it is then 1.
+    """
 
     name: str
+    alias: str
     arguments: tuple[str, ...]
     note: str
     result: Callable[..., Tensor]
+    has_optional_batch: bool = False
+
+    @property
+    def usage(self) -> str:
+        """The arguments as the command line takes them; an optional argument stands in brackets."""
+        first, *others = self.arguments
+        return " ".join((f"[{first}]" if self.has_optional_batch else first, *others))
+
+    def values(self, args: Sequence[int], shown: str) -> tuple[int, ...]:
+        """Returns one integer per argument. `shown` names the operator in errors.
+
+        Raises UserError for a wrong number of arguments, and for values out of range.
+        """
+        usage, count = f"{shown} {self.usage}", len(self.arguments)
+        if self.has_optional_batch and len(args) == count - 1:
+            args = (1, *args)
+        if len(args) != count:
+            counts = f"{count - 1} or {count}" if self.has_optional_batch else str(count)
+            raise UserError(f"{shown} takes {counts} numbers, not {len(args)}: {usage}")
+        for argument, value in zip(self.arguments, args):
+            least = 0 if argument == "pad" else 1
+            if isinstance(value, bool) or int(value) != value or value < least:
+                raise UserError(f"{shown}: {argument} must be at least {least}, not {value!r}: {usage}")
+        return tuple(int(value) for value in args)
 
 
 def _product(operands: str, t: Dtype, batch: int, n: int, m: int, k: int) -> Tensor:
-    """Of two matrices: W is constant."""
+    """Returns the product of two matrices; W is constant."""
     left, right = operands
     return matmul_nd(tensor(left, (batch, n, k), t), tensor(right, (batch, k, m), t, constant=right == "W"))
 
 
 def _conv(rank: int, t: Dtype, batch: int, *numbers: int) -> Tensor:
-    """The image's sizes, channels in and out, and the window: kernel, stride, pad, perhaps dilation."""
+    """Returns the image's sizes, channels in and out, and the window: kernel, stride, pad, perhaps dilation."""
     *sizes, ci, co = numbers[: rank + 2]
     return _grouped(t, batch, sizes, ci, co, Window.uniform(rank, *numbers[rank + 2 :]), 1)
 
@@ -124,56 +155,65 @@ def _trn(t: Dtype, m: int, n: int) -> Tensor:
 
 _GEMM = ("batch", "n", "m", "k")
 _WINDOW = ("kernel", "stride", "pad")
+_CONV1D = ("batch", "length", "in", "out", *_WINDOW)
 _CONV2D = ("batch", "h", "w", "in", "out", *_WINDOW)
+_CONV3D = ("batch", "d", "h", "w", "in", "out", *_WINDOW)
+_HEADS = ("batch", "seq", "heads", "dim")
 _POOL = ("batch", "h", "w", "channels", *_WINDOW)
 
 OPERATORS: dict[str, Operator] = {
     o.name: o
     for o in (
-        Operator("GMM", _GEMM, "matmul with constant weights", partial(_product, "XW")),
-        Operator("C1D", ("batch", "length", "in", "out", *_WINDOW), "convolution of a sequence", partial(_conv, 1)),
-        Operator("C2D", _CONV2D, "convolution of an image", partial(_conv, 2)),
-        Operator("C3D", ("batch", "d", "h", "w", "in", "out", *_WINDOW), "convolution of a volume", partial(_conv, 3)),
-        Operator("GRP", (*_CONV2D, "groups"), "grouped convolution", _grp),
-        Operator("DIL", (*_CONV2D, "dilation"), "dilated convolution", partial(_conv, 2)),
-        Operator("DEP", _POOL, "depthwise convolution", _dep),
-        Operator("T2D", _CONV2D, "transposed convolution", _t2d),
-        Operator("CAP", _CONV2D, "capsule convolution: each pixel is a 4x4 matrix", _cap),
-        Operator("NRM", ("batch", "m", "n"), "matrix 2-norm", _nrm),
-        Operator("SFM", ("m", "n"), "row softmax", _sfm),
-        Operator("CBR", _CONV2D, "conv2d + folded batch norm + relu as one task", _cbr),
-        Operator("TBG", ("batch", "seq", "heads", "dim"), "transposes + batched matmul + softmax of attention", _tbg),
-        Operator("MXP", _POOL, "max pooling", _mxp),
-        Operator("ADR", ("batch", "h", "w", "channels"), "add two tensors, then relu", _adr),
-        Operator("GMV", ("n", "k"), "matrix (n x k, constant) times vector", _gmv),
-        Operator("DOT", ("n",), "inner product of two vectors", _dot),
-        Operator("TRN", ("m", "n"), "transpose of a matrix", _trn),
-        Operator("DEN", _GEMM, "matmul whose two operands are both run-time inputs", partial(_product, "AB")),
+        Operator("GMM", "matmul", _GEMM, "matmul with constant weights", partial(_product, "XW"), True),
+        Operator("C1D", "conv1d", _CONV1D, "convolution of a sequence", partial(_conv, 1)),
+        Operator("C2D", "conv2d", _CONV2D, "convolution of an image", partial(_conv, 2)),
+        Operator("C3D", "conv3d", _CONV3D, "convolution of a volume", partial(_conv, 3)),
+        Operator("GRP", "grouped_conv2d", (*_CONV2D, "groups"), "grouped convolution", _grp),
+        Operator("DIL", "dilated_conv2d", (*_CONV2D, "dilation"), "dilated convolution", partial(_conv, 2)),
+        Operator("DEP", "depthwise_conv2d", _POOL, "depthwise convolution", _dep),
+        Operator("T2D", "conv_transpose2d", _CONV2D, "transposed convolution", _t2d),
+        Operator("CAP", "capsule_conv2d", _CONV2D, "convolution whose pixels are 4x4 matrices", _cap),
+        Operator("NRM", "matrix_norm", ("batch", "m", "n"), "matrix 2-norm", _nrm),
+        Operator("SFM", "softmax", ("m", "n"), "row softmax", _sfm),
+        Operator("CBR", "conv2d_bn_relu", _CONV2D, "conv2d, folded batch norm and relu", _cbr),
+        Operator("TBG", "attention_scores", _HEADS, "transposes, batched matmul and softmax", _tbg),
+        Operator("MXP", "max_pool2d", _POOL, "max pooling", _mxp),
+        Operator("ADR", "add_relu", ("batch", "h", "w", "channels"), "add two tensors, then relu", _adr),
+        Operator("GMV", "matvec", ("n", "k"), "matrix (n x k, constant) times vector", _gmv),
+        Operator("DOT", "dot", ("n",), "inner product of two vectors", _dot),
+        Operator("TRN", "transpose", ("m", "n"), "transpose of a matrix", _trn),
+        Operator("DEN", "bmm", _GEMM, "batched matmul of two run-time inputs", partial(_product, "AB")),
     )
 }
 
 
-def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
-    """The task of one operator: `build("C2D", [1, 56, 56, 64, 64, 3, 1, 1])`.
+def resolve(name: str, args: Sequence[int]) -> tuple[Operator, tuple[int, ...]]:
+    """Returns the operator with a short name or an alias, and one integer for each of its arguments.
 
-    With element type bf16 the matrix products read bf16 and give f32; what else would compute with it is refused.
-    Raises UserError for an unknown name, a wrong number of arguments, and values that make no sense.
+    Raises UserError for an unknown name, a wrong number of arguments, and values out of range.
     """
-    operator = OPERATORS.get(name) or OPERATORS.get(name.upper())
-    if operator is None:
-        close = difflib.get_close_matches(name.upper(), OPERATORS, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else "."
-        raise UserError(f"unknown operator {name!r}{hint} Known: {', '.join(OPERATORS)}")
-    usage = f"{operator.name} {' '.join(operator.arguments)}"
-    if len(args) != len(operator.arguments):
-        raise UserError(f"{operator.name} takes {len(operator.arguments)} numbers, not {len(args)}: {usage}")
-    for argument, value in zip(operator.arguments, args):
-        least = 0 if argument == "pad" else 1
-        if isinstance(value, bool) or int(value) != value or value < least:
-            raise UserError(f"{operator.name}: {argument} must be at least {least}, not {value!r}: {usage}")
-    values = [int(value) for value in args]
+    shown_by_key = {shown.lower(): shown for o in OPERATORS.values() for shown in (o.name, o.alias)}
+    key = name.lower().replace("-", "_")
+    if key not in shown_by_key:
+        near = [shown_by_key[close] for close in difflib.get_close_matches(key, shown_by_key, n=3, cutoff=0.6)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        known = ", ".join(f"{o.alias} ({o.name})" for o in OPERATORS.values())
+        raise UserError(f"unknown operator {name!r}{hint} Known: {known}")
+    shown = shown_by_key[key]
+    operator = next(o for o in OPERATORS.values() if shown in (o.name, o.alias))
+    return operator, operator.values(args, shown)
+
+
+def build(name: str, args: Sequence[int], dtype: Dtype = "f32") -> Task:
+    """Returns the task of one operator: `build("C2D", [1, 56, 56, 64, 64, 3, 1, 1])`.
+
+    The task's label has the short name. With element type bf16 the matrix products read bf16 and return f32; operators
+    that would compute in bf16 are refused. Raises UserError for an unknown name, a wrong number of arguments, and
+    invalid values.
+    """
+    operator, values = resolve(name, args)
     label = " ".join([operator.name, *map(str, values), *([dtype] if dtype != "f32" else [])])
     try:
         return Task([operator.result(dtype, *values)], name=label)
     except UserError as error:
-        raise UserError(f"{label}: {error} ({usage})") from error
+        raise UserError(f"{label}: {error} ({operator.name} {operator.usage})") from error

@@ -16,7 +16,7 @@ from stormdrop.ops.broadcast import axes_for, broadcast_shape, read, widened
 def matmul_extents(
     x: Sequence[int], w: Sequence[int], transpose_x: bool, transpose_w: bool
 ) -> tuple[tuple[int, ...], int, int, int]:
-    """Leading dimensions, rows, inner dimension and columns of a product of matrices, each perhaps transposed."""
+    """Returns leading dimensions, rows, inner dimension and columns of a matrix product, each perhaps transposed."""
     if len(x) < 2 or len(w) < 2:
         raise UserError(f"matmul: {list(x)} and {list(w)} must be matrices")
     rows, inner = x[:-3:-1] if transpose_x else x[-2:]
@@ -27,10 +27,13 @@ def matmul_extents(
 
 
 def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool = False, name: str = "Y") -> Tensor:
-    """`Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast; either may be transposed."""
+    """Returns `Y[b…, n, m] = Σ_k X[b…, n, k] · W[b…, k, m]`; leading dimensions broadcast.
+
+    Each factor may be given transposed.
+    """
     leading, rows, inner, columns = matmul_extents(x.shape, w.shape, transpose_x, transpose_w)
     lead, n, m, k = axes_for(leading), axis(rows, "n"), axis(columns, "m"), reduce_axis(inner, "k")
-    if x.dtype != "bf16":  # of which pairs may be multiplied as they are
+    if x.dtype != "bf16":  # pairs of bf16 may be multiplied without widening
         x, w = widened(x), widened(w)
     left = _factor(x, [*lead, k, n] if transpose_x else [*lead, n, k])
     right = _factor(w, [*lead, m, k] if transpose_w else [*lead, k, m])
@@ -38,12 +41,12 @@ def matmul_nd(x: Tensor, w: Tensor, transpose_x: bool = False, transpose_w: bool
 
 
 def _factor(x: Tensor, axes: Sequence[Expr]) -> Expr:
-    """An element of `x` as it is multiplied: products of a narrow type are exact in a wider one, and summed there."""
+    """Returns an element of `x` as a factor, in the type in which products of a narrow type are exact and summed."""
     return build.cast(read(x, axes), ACCUMULATOR.get(x.dtype, x.dtype))
 
 
 def einsum_extents(labels: Sequence[str], result: str, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The extent of each label; one of extent 1 broadcasts. Raises UserError where labels and shapes do not fit."""
+    """Returns the extent of each label; extents of 1 broadcast. Raises UserError if labels and shapes do not fit."""
     extents: dict[str, int] = {}
     for text, shape in zip(labels, shapes):
         if len(text) != len(shape):
@@ -59,9 +62,9 @@ def einsum_extents(labels: Sequence[str], result: str, shapes: Sequence[Sequence
 
 
 def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name: str = "Y") -> Tensor:
-    """`Y[result] = Σ over the other labels of the product of all operands`; a label of extent 1 broadcasts.
+    """Returns `Y[result] = Σ over the other labels of the product of all operands`; a label of extent 1 broadcasts.
 
-    Raises UserError where labels and shapes do not fit.
+    Raises UserError if labels and shapes do not fit.
     """
     extents = einsum_extents(labels, result, [x.shape for x in operands])
     axes = {label: axis(extents[label], label) for label in result}

@@ -1,6 +1,6 @@
-"""Indices that are data: gather, scatter, ordering.
+"""Operators with indices as data: gather, scatter, ordering.
 
-An index counts from the end where it is negative and is then clamped to its dimension: no input can read or write
+A negative index counts from the end. Every index is then clamped to its dimension, so no input can read or write
 outside a tensor. (Importers refuse constant indices that are out of range.) Scatter and ordering compare every
 candidate, so their work is the product of both sizes.
 """
@@ -18,7 +18,7 @@ from stormdrop.ops.broadcast import axes_for, put
 
 
 def wrapped(index: Expr, extent: int) -> Expr:
-    """An index as data, i64, counted from the end where it is negative."""
+    """Returns an index as data, i64; a negative index counts from the end."""
     i = build.cast(index, "i64")
     return select(compare("lt", i, 0), i + extent, i)
 
@@ -28,7 +28,7 @@ def clamped(index: Expr, extent: int) -> Expr:
 
 
 def gather(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
-    """`Y[a…, i…, b…] = X[a…, I[i…], b…]`."""
+    """Returns `Y[a…, i…, b…] = X[a…, I[i…], b…]`."""
     shape = (*x.shape[:along], *indices.shape, *x.shape[along + 1 :])
     i = axes_for(shape)
     at = i[along : along + len(indices.shape)]
@@ -37,13 +37,13 @@ def gather(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
 
 
 def gather_elements(x: Tensor, indices: Tensor, along: int, name: str = "Y") -> Tensor:
-    """`Y[…, i, …] = X[…, I[…, i, …], …]`."""
+    """Returns `Y[…, i, …] = X[…, I[…, i, …], …]`."""
     i = axes_for(indices.shape)
     return compute(name, i, x[put(i, along, clamped(wrapped(indices[tuple(i)], x.shape[along]), x.shape[along]))])
 
 
 def gather_nd(x: Tensor, indices: Tensor, batch: int, name: str = "Y") -> Tensor:
-    """`Y[b…, i…, r…] = X[b…, I[b…, i…, 0], I[b…, i…, 1], …, r…]`."""
+    """Returns `Y[b…, i…, r…] = X[b…, I[b…, i…, 0], I[b…, i…, 1], …, r…]`."""
     depth, lead = indices.shape[-1], len(indices.shape) - 1
     i = axes_for((*indices.shape[:-1], *x.shape[batch + depth :]))
     chosen = [clamped(wrapped(indices[(*i[:lead], k)], x.shape[batch + k]), x.shape[batch + k]) for k in range(depth)]
@@ -51,7 +51,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch: int, name: str = "Y") -> Tensor
 
 
 def reverse_sequence(x: Tensor, lengths: Tensor, time: int, batch: int, name: str = "Y") -> Tensor:
-    """`Y[t, b] = X[L[b] - 1 - t, b]` for t < L[b], else `X[t, b]`. No length is larger than the dimension."""
+    """Returns `Y[t, b] = X[L[b] - 1 - t, b]` for t < L[b], else `X[t, b]`. No length is larger than the dimension."""
     i = axes_for(x.shape)
     length, t = binary("min", build.cast(lengths[i[batch]], "i64"), x.shape[time]), i[time]
     source = clamped(select(compare("lt", t, length), length - 1 - t, t), x.shape[time])
@@ -59,7 +59,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, time: int, batch: int, name: st
 
 
 def interpolate(x: Tensor, taps: Tensor, weights: Tensor, along: int, name: str = "Y") -> Tensor:
-    """`Y[…, o, …] = Σ_k W[o, k] · X[…, T[o, k], …]`: resampling along one dimension."""
+    """Returns `Y[…, o, …] = Σ_k W[o, k] · X[…, T[o, k], …]`, a resampling along one dimension."""
     i, k = axes_for(put(x.shape, along, taps.shape[0])), reduce_axis(taps.shape[1], "k")
     tap = clamped(build.cast(taps[i[along], k], "i64"), x.shape[along])
     return compute(name, i, build.sum(weights[i[along], k] * x[put(i, along, tap)], k))
@@ -76,10 +76,12 @@ _COMBINE: dict[str, tuple[Combiner, str]] = {
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, along: int, reduction: str, name: str = "Y"
 ) -> Tensor:
-    """`Y = X; Y[…, I[…, j, …], …] = U[…, j, …]` for all j, the last one winning, or combined with what was there.
+    """Returns `Y = X; Y[…, I[…, j, …], …] = U[…, j, …]` for all j.
 
-    K[…, i, …] = max_j where(I[…, j, …] == i, j, -1);   Y[…, i, …] = where(K >= 0, U[…, K, …], X[…, i, …])
-    C[…, i, …] = Σ_j where(I[…, j, …] == i, U[…, j, …], 0);   Y = X + C                    (likewise mul, max, min)
+    With reduction "none" the last update wins; other reductions combine updates with the previous element:
+
+        K[…, i, …] = max_j where(I[…, j, …] == i, j, -1);   Y[…, i, …] = where(K >= 0, U[…, K, …], X[…, i, …])
+        C[…, i, …] = Σ_j where(I[…, j, …] == i, U[…, j, …], 0);   Y = X + C                    (likewise mul, max, min)
     """
 
     def inside(axes: Sequence[Axis], element: Expr, otherwise: Expr) -> Expr:
@@ -101,7 +103,7 @@ def scatter_elements(
 
 
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str, name: str = "Y") -> Tensor:
-    """`Y = X; Y[I[k, 0], I[k, 1], …, r…] = U[k, r…]` for all k, as in `scatter_elements`; I is [k, depth]."""
+    """Returns `Y = X; Y[I[k, 0], I[k, 1], …, r…] = U[k, r…]` for all k, as in `scatter_elements`; I is [k, depth]."""
     count, depth = indices.shape
     i, k = axes_for(x.shape), reduce_axis(count, "k")
     hits = [compare("eq", wrapped(indices[k, d], x.shape[d]), i[d]) for d in range(depth)]
@@ -123,7 +125,7 @@ def _identity(x: Tensor, reduction: str) -> Expr:
 
 
 def _combined(x: Tensor, reduction: str, axes: Sequence[Axis], element: Expr, over: Axis, name: str) -> Tensor:
-    """x with the elements that are written to each position, reduced over all writes."""
+    """Returns x combined with all updates of each position."""
     combiner, op = _COMBINE[reduction]
     found = compute("C", axes, build.reduce(combiner, element, over))
     i = axes_for(x.shape)
@@ -131,7 +133,7 @@ def _combined(x: Tensor, reduction: str, axes: Sequence[Axis], element: Expr, ov
 
 
 def arg_extremum(x: Tensor, along: int, largest: bool, last: bool, name: str = "Y") -> Tensor:
-    """The first (or last) position of the largest (or smallest) value, keeping the dimension; NaN counts as extreme.
+    """Returns the first (or last) position of the largest (or smallest) value; NaN counts as extreme.
 
     M = max_k X[k];   Y = min_k where(X[k] == M or X[k] is NaN, k, n)
     """
@@ -149,15 +151,15 @@ def arg_extremum(x: Tensor, along: int, largest: bool, last: bool, name: str = "
 
 
 def top_k_indices(x: Tensor, along: int, count: int, largest: bool, name: str = "Y") -> Tensor:
-    """The positions of the `count` largest (or smallest) values in order; equal values in the order they stand.
+    """Returns the positions of the `count` largest (or smallest) values in order; equal values keep their order.
 
         R[i] = Σ_j (X[j] > X[i] or (not X[i] > X[j] and j < i));   Y[r] = Σ_i where(R[i] == r, i, 0)
 
-    NaN counts as larger than any number, so that ranks are a permutation whatever the values are.
+    NaN counts as larger than any number, so that ranks are a permutation for all values.
     """
 
     def precedes(a: Expr, b: Expr) -> Expr:
-        """Whether a comes before b wherever they stand; "not less or equal" is also true where either is NaN."""
+        """Returns whether a precedes b at any positions; "not less or equal" is also true if either is NaN."""
         if x.dtype not in FLOATS:
             return compare("gt" if largest else "lt", a, b)
         real = b if largest else a
@@ -172,7 +174,7 @@ def top_k_indices(x: Tensor, along: int, count: int, largest: bool, name: str = 
 
 
 def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, reverse: bool, name: str = "Y") -> Tensor:
-    """`Y[i] = Σ_{k <= i} X[k]`; exclusive: k < i; reverse: from the end. A product likewise."""
+    """Returns `Y[i] = Σ_{k <= i} X[k]`; exclusive: k < i; reverse: from the end. A product likewise."""
     i, k = axes_for(x.shape), reduce_axis(x.shape[along], "k")
     op = ("gt" if exclusive else "ge") if reverse else ("lt" if exclusive else "le")
     nothing = Const(identity_of(combiner, x.dtype), x.dtype)
@@ -181,9 +183,9 @@ def cumulative(x: Tensor, along: int, combiner: Combiner, exclusive: bool, rever
 
 
 def write_at(x: Tensor, updates: Tensor, starts: Tensor, along: int, circular: bool, name: str = "Y") -> Tensor:
-    """`Y = X; Y[b, …, s[b] + j, …] = U[b, …, j, …]` for all j: a block of each batch entry is written at its own place.
+    """Returns `Y = X; Y[b, …, s[b] + j, …] = U[b, …, j, …]` for all j: every batch entry has its own start.
 
-    Beyond the end nothing is written, or, if circular, it goes on at the beginning.
+    Elements beyond the end are dropped or, if circular, written from the beginning.
     """
     i = axes_for(x.shape)
     j = binary("sub", i[along], build.cast(starts[i[0]], "i64"))

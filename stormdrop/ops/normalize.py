@@ -1,4 +1,4 @@
-"""Reductions over chosen dimensions, and what is normalised by them."""
+"""Reductions over chosen dimensions, and normalisations by their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reduce_dims(
     of: Callable[[Load, Sequence[Axis]], Expr] | None = None,
     name: str = "Y",
 ) -> Tensor:
-    """`Y[kept] = Σ over dims of f(X)`.
+    """Returns `Y[kept] = Σ over dims of f(X)`.
 
     With `keep` the reduced dimensions stay with extent 1; `of` also sees the kept axes.
     """
@@ -33,12 +33,12 @@ def reduce_dims(
 
 
 def _spread(x: Tensor, dims: Sequence[int], axes: Sequence[Axis]) -> Load:
-    """A reduced tensor (dimensions kept) read at the axes of what it was reduced from."""
+    """Returns an element of a reduced tensor (dimensions kept), read at the axes of the unreduced tensor."""
     return x[tuple(Const(0, "i64") if d in dims else a for d, a in enumerate(axes))]
 
 
 def softmax(x: Tensor, along: int = -1, name: str = "Y") -> Tensor:
-    """Softmax along one dimension, shifted by the maximum so that exp cannot overflow.
+    """Returns softmax along one dimension, shifted by the maximum so that exp cannot overflow.
 
     M[i] = max_j X[i, j];   E[i, j] = exp(X[i, j] - M[i]);   R[i] = 1 / Σ_j E[i, j];   Y[i, j] = E[i, j] · R[i]
     """
@@ -55,7 +55,7 @@ def softmax(x: Tensor, along: int = -1, name: str = "Y") -> Tensor:
 
 
 def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
-    """`Y = (X - M) - log Σ exp(X - M)`, M the maximum; M + log Σ would round the logarithm away beside a large M."""
+    """Returns `Y = (X - M) - log Σ exp(X - M)`, M the maximum; a large M would absorb the logarithm in M + log Σ."""
     largest = reduce_dims(x, [along], "max", True, name="M")
     total = reduce_dims(x, [along], "sum", True, lambda e, i: build.exp(e - largest[tuple(i)]), "S")
     shift = elementwise(lambda e: build.log(e[0]), [total], "L")
@@ -64,7 +64,7 @@ def log_softmax(x: Tensor, along: int, name: str = "Y") -> Tensor:
 
 
 def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:
-    """`Y = (X - mean) / √(variance + ε)` over some dimensions; the variance is that of differences: a second pass."""
+    """Returns `Y = (X - mean) / √(variance + ε)` over some dimensions; the variance is computed from differences."""
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     total = reduce_dims(x, dims, "sum", True, name="S")
     mean = elementwise(lambda e: e[0] * share, [total], "M")
@@ -80,7 +80,7 @@ def standardize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y")
 
 
 def rms_normalize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y") -> Tensor:
-    """`Y = X / √(mean of X² + ε)` over the given dimensions."""
+    """Returns `Y = X / √(mean of X² + ε)` over the given dimensions."""
     share = 1.0 / max(1, prod(x.shape[d] for d in dims))
     squares = reduce_dims(x, dims, "sum", True, lambda e, i: e * e, "V")
     scale = elementwise(lambda e: build.rsqrt(e[0] * share + epsilon), [squares], "R")

@@ -1,26 +1,26 @@
-"""Reading an image between its pixels, at places that are data: regions of interest and deformed windows."""
+"""Reading an image at places that are data: regions of interest and deformed windows."""
 
 from __future__ import annotations
 
 from stormdrop.ir import build
-from stormdrop.ir.expr import Const, Expr, binary, call, compare, select
+from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.ops.broadcast import axes_for
 from stormdrop.ops.indexing import clamped, wrapped
 from stormdrop.ops.window import Window
 
 FARTHEST = 2.0**30
-"""Positions beyond this count as this: infinities lie outside the image, and indices fit 64 bits."""
+"""The limit to which positions are clamped: infinities lie outside the image, and indices fit 64 bits."""
 
 
 def _bounded(position: Expr) -> Expr:
-    """A position that fits an index; NaN counts as far outside."""
+    """Returns a position that fits an index; NaN counts as far outside."""
     near = binary("max", binary("min", position, FARTHEST), -FARTHEST)
     return select(compare("eq", position, position), near, Const(-FARTHEST, position.dtype))
 
 
 def _neighbours(position: Expr, size: int) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr]]:
-    """The pixels before and after a position inside one dimension, as index and weight, held inside the image."""
+    """Returns the pixels before and after a position inside one dimension: index and weight, clamped to the image."""
     at = binary("min", binary("max", position, 0.0), float(size - 1))
     low = call("floor", at)
     share = at - low
@@ -39,7 +39,7 @@ def roi_align(
     largest: bool,
     name: str = "Y",
 ) -> Tensor:
-    """`Y[r, c, h, w]` = the mean over samples² points in part (h, w) of region r of the interpolated image.
+    """Returns `Y[r, c, h, w]` = the mean over samples² points in part (h, w) of region r of the interpolated image.
 
     A region is x1, y1, x2, y2, in pixels times `scale`; points more than a pixel outside count as 0. With `largest` it
     is the largest of the four weighted neighbours of all points.
@@ -69,10 +69,60 @@ def roi_align(
     return compute(name, (r, c, h, w), build.sum(value * (1.0 / samples**2), iy, ix))
 
 
+def _rounded(x: Expr) -> Expr:
+    """Returns the nearest whole number, halves away from zero."""
+    size = call("abs", x)
+    low = call("floor", size)
+    near = low + select(compare("ge", size - low, 0.5), Const(1, x.dtype), Const(0, x.dtype))
+    return select(compare("lt", x, 0.0), -near, near)
+
+
+def max_roi_pool(x: Tensor, rois: Tensor, extents: tuple[int, int], scale: float, name: str = "Y") -> Tensor:
+    """Returns `Y[r, c, h, w]` = the largest pixel of bin (h, w) of region r, 0 if the bin lies outside the image.
+
+    A region is the image's number, x1, y1, x2, y2. Corners are multiplied by `scale` and rounded, halves away from
+    zero; the second corner belongs to the region. Bins overlap if their number does not divide the region. Rows come
+    first, columns second, both over the image's own extent, which bounds every bin:
+
+        T[r, c, h, j] = max_i where(i in rows of bin h, X[image, c, i, j], -inf)
+        Y[r, c, h, w] = max_j where(j in columns of bin w, T[r, c, h, j], -inf)
+    """
+    rows, columns = x.shape[2:]
+
+    def bin_of(r: Expr, k: int, part: Expr, extent: int, size: int) -> tuple[Expr, Expr]:
+        """Returns the first position of a bin, and the first position behind it."""
+        first, last = (build.cast(_bounded(_rounded(rois[r, at] * scale)), "i64") for at in (k, k + 2))
+        step = build.cast(binary("max", last - first + 1, 1), x.dtype) / float(extents[extent])
+        at = build.cast(part, x.dtype)
+        start, end = call("floor", at * step), call("ceil", (at + 1.0) * step)
+        begin, behind = (binary("max", first + build.cast(p, "i64"), 0) for p in (start, end))
+        return binary("min", begin, size), binary("min", behind, size)
+
+    def largest(value: Expr, position: Expr, limits: tuple[Expr, Expr]) -> Expr:
+        inside = compare("ge", position, limits[0]) & compare("lt", position, limits[1])
+        return select(inside, value, Const(identity_of("max", x.dtype), x.dtype))
+
+    r, c, h, j = axes_for((rois.shape[0], x.shape[1], extents[0], columns))
+    i = reduce_axis(rows, "i")
+    image = clamped(build.cast(_bounded(rois[r, 0]), "i64"), x.shape[0])
+    pixel = largest(x[image, c, i, j], i, bin_of(r, 2, h, 0, rows))
+    tall = compute("T", (r, c, h, j), build.reduce_max(pixel, i))
+
+    r, c, h, w = axes_for((rois.shape[0], x.shape[1], *extents))
+    j = reduce_axis(columns, "j")
+    pixel = largest(tall[r, c, h, j], j, bin_of(r, 1, w, 1, columns))
+    pooled = compute("M", (r, c, h, w), build.reduce_max(pixel, j))
+
+    r, c, h, w = axes_for(pooled.shape)
+    limits = bin_of(r, 2, h, 0, rows), bin_of(r, 1, w, 1, columns)
+    filled = [compare("lt", begin, behind) for begin, behind in limits]
+    return compute(name, (r, c, h, w), select(filled[0] & filled[1], pooled[r, c, h, w], Const(0, x.dtype)))
+
+
 def deformed_windows(
     x: Tensor, offsets: Tensor, mask: Tensor | None, w: Window, groups: int, name: str = "P"
 ) -> Tensor:
-    """`P[n, c, kh, kw, oh, ow]` = X[n, c] interpolated at the tap's own place plus its offset, times its mask.
+    """Returns `P[n, c, kh, kw, oh, ow]` = X[n, c] interpolated at the tap's own place plus its offset, times its mask.
 
     Offsets are [n, groups · taps · 2, oh, ow], rows before columns, one set for each group of channels; outside the
     image lie zeros.
@@ -99,7 +149,7 @@ def deformed_windows(
 
 
 def _corners(position: Expr, size: int) -> list[tuple[Expr, Expr, Expr]]:
-    """The pixels before and after a position: index, weight, and whether there is such a pixel."""
+    """Returns the pixels before and after a position: index, weight, and whether the pixel exists."""
     low = call("floor", position)
     share = position - low
     found: list[tuple[Expr, Expr, Expr]] = []

@@ -13,18 +13,18 @@ from stormdrop.ops.broadcast import axes_for
 from stormdrop.ops.indexing import clamped
 
 FARTHEST = 2.0**30
-"""Grid values beyond this count as this, so that infinities lie outside the image and indices fit 64 bits."""
+"""The limit to which grid values are clamped: infinities lie outside the image, and indices fit 64 bits."""
 
 
 def _position(g: Expr, size: int, align: bool) -> Expr:
-    """A grid value as a position among the pixels of one dimension; NaN counts as -1, as PyTorch's does."""
+    """Returns a grid value as a position among the pixels of one dimension; NaN counts as -1, as PyTorch's does."""
     near = binary("max", binary("min", g, FARTHEST), -FARTHEST)
     g = select(compare("eq", g, g), near, Const(-1, g.dtype))
     return (g + 1.0) * (0.5 * (size - 1)) if align else ((g + 1.0) * float(size) - 1.0) * 0.5
 
 
 def _reflected(x: Expr, low: float, high: float) -> Expr:
-    """x mirrored at both ends until it lies between them: a triangle wave."""
+    """Returns x mirrored at both ends until it lies between them: a triangle wave."""
     width = high - low
     t = call("abs", x - low)
     t = t - call("floor", t / (2 * width)) * (2 * width)
@@ -32,7 +32,7 @@ def _reflected(x: Expr, low: float, high: float) -> Expr:
 
 
 def _pixel(position: Expr, size: int, padding: str, align: bool) -> Expr:
-    """The index of the pixel at a whole-numbered position; outside the image, the border's or the mirrored one."""
+    """Returns the index of the pixel at a whole-numbered position; outside the image, of a border or mirrored pixel."""
     if size == 1:
         return Const(0, "i64")
     if padding == "reflection":
@@ -41,7 +41,7 @@ def _pixel(position: Expr, size: int, padding: str, align: bool) -> Expr:
 
 
 def _cubic(t: Expr) -> list[Expr]:
-    """Keys' weights of the four neighbours, a = -3/4, at a distance t from the second."""
+    """Returns Keys' weights of the four neighbours, a = -3/4, at a distance t from the second."""
     a = -0.75
 
     def near(d: Expr) -> Expr:
@@ -54,7 +54,9 @@ def _cubic(t: Expr) -> list[Expr]:
 
 
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, name: str = "Y") -> Tensor:
-    """`Y[n, c, o…] = X[n, c, …]` interpolated at `G[n, o…]`, coordinates from -1 to 1, the last dimension first.
+    """Returns `Y[n, c, o…] = X[n, c, …]` interpolated at `G[n, o…]`.
+
+    Coordinates range from -1 to 1, the last dimension first.
 
     Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection. The positions are not
     padded, only the pixels: an image that is continued without end is interpolated.
@@ -80,7 +82,7 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align: bool, n
 
 
 def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:
-    """The neighbours along one dimension: index, weight, and whether it lies in the image (None: always)."""
+    """Returns the neighbours along one dimension: index, weight, and whether it lies in the image (None: always)."""
     first = call("round" if mode == "nearest" else "floor", at)
     t = at - first
     weights = {"nearest": [t], "linear": [1.0 - t, t], "cubic": _cubic(t)}[mode]

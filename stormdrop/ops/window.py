@@ -1,7 +1,7 @@
 """Sliding windows over any number of spatial dimensions, in either layout.
 
-A `Window` says for every spatial dimension how it slides. `layout` is "NCHW" (channels second) or "NHWC" (channels
-last; the names stand for any number of spatial dimensions); weights are [co, ci, kernel…] or [kernel…, ci, co]
+A `Window` describes the sliding along every spatial dimension. `layout` is "NCHW" (channels second) or "NHWC" (channels
+last); both names stand for any number of spatial dimensions. Weights are [co, ci, kernel…] or [kernel…, ci, co]
 accordingly. The padded image is always a stage of its own, so all pads share a class key.
 """
 
@@ -23,7 +23,7 @@ from stormdrop.ops.broadcast import pad_constant, widened
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One entry per spatial dimension. `after` may be more than the file's pad where windows are rounded up."""
+    """One entry per spatial dimension. `after` may exceed the file's pad if the number of windows is rounded up."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -33,11 +33,11 @@ class Window:
 
     @staticmethod
     def uniform(rank: int, kernel: int, stride: int = 1, pad: int = 0, dilation: int = 1) -> Window:
-        """The same in every spatial dimension."""
+        """Returns a window with the same numbers in every spatial dimension."""
         return Window((kernel,) * rank, (stride,) * rank, (dilation,) * rank, (pad,) * rank, (pad,) * rank)
 
     def extents(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """How many windows fit. Raises UserError where none does."""
+        """Returns the number of windows along each dimension. Raises UserError if no window fits."""
         found: list[int] = []
         for n, k, s, d, b, a in zip(sizes, self.kernel, self.strides, self.dilations, self.before, self.after):
             reach = d * (k - 1) + 1
@@ -56,7 +56,7 @@ def channels(x: Tensor, layout: str) -> int:
 
 
 def place(layout: str, n: Any, c: Sequence[Any], at: Sequence[Any]) -> tuple[Any, ...]:
-    """Batch, channel (perhaps several dimensions of it) and spatial positions in a layout's order."""
+    """Returns batch, channel (perhaps several dimensions of it) and spatial positions in a layout's order."""
     return (n, *c, *at) if layout == "NCHW" else (n, *at, *c)
 
 
@@ -68,7 +68,7 @@ def padded(x: Tensor, w: Window, layout: str, value: Scalar = 0) -> Tensor:
 
 
 def slides(sizes: Sequence[int], w: Window) -> tuple[list[Axis], list[Axis], list[Expr]]:
-    """Output axes, reduce axes over the kernel, and the index into the padded image, for each spatial dimension."""
+    """Returns, for the spatial dimensions, output axes, kernel reduce axes, and indices into the padded image."""
     names = "dhw"[-len(w.kernel) :] if len(w.kernel) <= 3 else [str(d) for d in range(len(w.kernel))]
     at = [axis(n, f"o{c}") for n, c in zip(w.extents(sizes), names)]
     over = [reduce_axis(k, f"k{c}") for k, c in zip(w.kernel, names)]
@@ -77,10 +77,10 @@ def slides(sizes: Sequence[int], w: Window) -> tuple[list[Axis], list[Axis], lis
 
 
 def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, name: str = "Y") -> Tensor:
-    """A convolution; with groups, a dimension for the group is split off the channels and joined again.
+    """Returns a convolution; with groups, a dimension for the group is split off the channels and joined again.
 
-    F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co]
-    Y[n, h, w, c]     = F[n, h, w, c // CO, c % CO]
+    F[n, h, w, g, co] = Σ_{kh,kw,ci} P[n, h·s + kh·d, w·s + kw·d, g·CI + ci] · W[kh, kw, ci, g·CO + co] Y[n, h, w, c]
+    = F[n, h, w, c // CO, c % CO]
     """
     outs, per_group = weights.shape[:2] if layout == "NCHW" else weights.shape[:-3:-1]
     if channels(x, layout) != per_group * groups or outs % groups:
@@ -96,7 +96,7 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
     def weight(co: Expr, ci: Expr) -> Expr:
         return build.cast(weights[(co, ci, *over) if layout == "NCHW" else (*over, ci, co)], wide)
 
-    if groups == channels(x, layout) == outs:  # depthwise: nothing is summed over channels
+    if groups == channels(x, layout) == outs:  # depthwise: no sum over channels
         c = axis(outs, "c")
         product = pixel(c) * weight(c, Const(0, "i64"))
         return compute(name, place(layout, n, [c], at), build.sum(product, *over))
@@ -113,7 +113,7 @@ def conv_nd(x: Tensor, weights: Tensor, w: Window, groups: int, layout: str, nam
 
 
 def _ungrouped(f: Tensor, layout: str, n: Axis, outs: int, at: Sequence[Axis], per_out: int, name: str) -> Tensor:
-    """Groups and the channels of each as one dimension."""
+    """Returns a tensor with groups and the channels of each joined to one dimension."""
     n, *at = (axis(a.extent, a.name) for a in (n, *at))
     c = axis(outs, "c")
     return compute(name, place(layout, n, [c], at), f[place(layout, n, [c // per_out, c % per_out], at)])
@@ -122,11 +122,11 @@ def _ungrouped(f: Tensor, layout: str, n: Axis, outs: int, at: Sequence[Axis], p
 def conv_transpose_nd(
     x: Tensor, weights: Tensor, w: Window, extents: Sequence[int], groups: int, layout: str, name: str = "Y"
 ) -> Tensor:
-    """The adjoint of a convolution: weights are [ci, co / groups, kernel…] (NCHW) or [kernel…, ci, co] (NHWC, one
-    group).
+    """Returns the adjoint of a convolution.
 
-    Y[n, co, h] = Σ_{ci,kh} where((h + p - kh·d) is a multiple of s inside the image, X[n, ci, (h + p - kh·d) // s], 0)
-    · W[ci, co, kh]
+    Weights are [ci, co / groups, kernel…] (NCHW) or [kernel…, ci, co] (NHWC, one group). With i = h + p - kh·d:
+
+        Y[n, co, h] = Σ_{ci,kh} where(i is a multiple of s inside the image, X[n, ci, i // s], 0) · W[ci, co, kh]
     """
     if layout == "NHWC" and _phases_fit(x, w, extents):
         return _transposed_by_phases(x, weights, w, extents, name)
@@ -145,7 +145,7 @@ def conv_transpose_nd(
 
 
 def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Sequence[int]) -> tuple[list[Expr], Expr]:
-    """Which window puts its tap `over` on the pixel `at`, and whether there is one among `counts` of them."""
+    """Returns the window that has its tap `over` at the pixel `at`, and whether it exists among `counts` windows."""
     steps = [binary("sub", o + b, k * d) for o, k, d, b in zip(at, over, w.dilations, w.before)]
     sources = [binary("floordiv", t, s) for t, s in zip(steps, w.strides)]
     hits = [compare("eq", binary("mod", t, s), 0) for t, s in zip(steps, w.strides) if s > 1]
@@ -154,7 +154,7 @@ def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Seque
 
 
 def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tensor:
-    """Windows added back into an image: the adjoint of cutting it into them. X is [n, c, kernel…, windows…].
+    """Returns an image as the sum of its windows, the adjoint of cutting windows. X is [n, c, kernel…, windows…].
 
     Y[n, c, h] = Σ_kh where(h + p - kh·d is a multiple of s, and of a window, X[n, c, kh, (h + p - kh·d) // s], 0)
     """
@@ -168,14 +168,14 @@ def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tenso
 
 
 def _phases_fit(x: Tensor, w: Window, extents: Sequence[int]) -> bool:
-    """Whether the convolution is one that `_transposed_by_phases` describes."""
+    """Returns whether `_transposed_by_phases` describes the convolution."""
     plain = len(w.kernel) == 2 and len(set(w.strides)) == 1 and len(set(w.before)) == 1 and set(w.dilations) == {1}
     wanted = [(n - 1) * w.strides[0] - 2 * w.before[0] + k for n, k in zip(x.shape[1:3], w.kernel)]
     return plain and list(extents) == wanted
 
 
 def _transposed_by_phases(x: Tensor, weights: Tensor, w: Window, extents: Sequence[int], name: str) -> Tensor:
-    """A transposed convolution of an image in NHWC, phase by phase, so that no product is with a zero between pixels.
+    """Returns a transposed convolution of an NHWC image, phase by phase, without products by the zeros between pixels.
 
     The plain definition is Y[n, i·s + kh - p, …, co] += X[n, i, …, ci] · W[kh, …, ci, co]. An output row h = y·s + py
     takes only the taps kh = r + s·j with r = (py + p) mod s, and reads the input row y + (py + p) // s - j:
@@ -184,8 +184,8 @@ def _transposed_by_phases(x: Tensor, weights: Tensor, w: Window, extents: Sequen
         F[n, y, py, x, px, co]    = Σ_{jy,jx,ci} P[n, y + (py + p) // s - jy + J - 1, …, ci] · V[py, px, jy, jx, ci, co]
         Y[n, h, w, co]            = F[n, h // s, h % s, w // s, w % s, co]                     J = ceil(KH / s) taps
 
-    Where s does not divide KH, some phases have a tap less than others, and a zero in its place, which an infinite
-    pixel would turn into NaN: there F reads X itself, under one condition for the border and for the tap.
+    If s does not divide KH, some phases have one tap fewer and a zero in its place, which an infinite pixel would turn
+    into NaN. Then F reads X itself, under one condition for the border and for the tap.
     """
     s, padding, kernel, sizes = w.strides[0], w.before[0], w.kernel, x.shape[1:3]
     taps = [-(-k // s) for k in kernel]
@@ -216,7 +216,7 @@ def _transposed_by_phases(x: Tensor, weights: Tensor, w: Window, extents: Sequen
 
 
 def capsule_conv(x: Tensor, weights: Tensor, w: Window, name: str = "Y") -> Tensor:
-    """A convolution whose pixels are matrices (capsules): every product is a product of matrices.
+    """Returns a convolution with matrices as pixels (capsules): every product is a product of matrices.
 
     Y[n, h, w, i, j, co] = Σ_{kh,kw,k,ci} P[n, h·s + kh, w·s + kw, i, k, ci] · W[kh, kw, k, j, ci, co]
     """
@@ -230,7 +230,7 @@ def capsule_conv(x: Tensor, weights: Tensor, w: Window, name: str = "Y") -> Tens
 
 
 def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y") -> Tensor:
-    """`Y[n, c, h] = max_kh P[n, c, h·s + kh·d]`, or their sum; P is X padded with the combiner's identity."""
+    """Returns `Y[n, c, h] = max_kh P[n, c, h·s + kh·d]`, or the sum; P is X padded with the combiner's identity."""
     p = padded(x, w, layout, identity_of(combiner, x.dtype))
     at, over, source = slides(spatial(x, layout), w)
     n, c = axis(x.shape[0], "n"), axis(channels(x, layout), "c")
@@ -239,13 +239,13 @@ def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y")
 
 
 def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
-    """The flat position in X (channels first) of every window's first maximum in row-major order; NaN is largest.
+    """Returns the flat position in X (channels first) of every window's first maximum in row-major order.
 
         M = max over the window
         K = min over the window of where(P == M or P is NaN, position in the image, last position)
         Y = (n·C + c)·area + K, or the same pixel counted column by column
 
-    A window that lies in the padding only has no maximum; its position is the image's last.
+    NaN is the largest number. A window entirely in the padding has no maximum; its position is the image's last.
     """
     layout, sizes = "NCHW", spatial(x, "NCHW")
     area = prod(sizes)

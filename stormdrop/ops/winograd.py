@@ -1,8 +1,10 @@
 """Winograd's minimal filtering: a 3x3 convolution of stride 1 with fewer multiplications.
 
 Every output tile of m x m pixels comes from an input tile of t x t, t = m + 2, as Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A (Lavin and
-Gray, 2015). The multiplications become one batch of t² matrix products over the channels. The transform matrices are no
-tensors: a coefficient is a chain of selections by two axes, which vanishes where these axes are unrolled.
+Gray, 2015). The multiplications become one batch of t² matrix products over the channels.
+
+The transform matrices are not tensors: a coefficient is a chain of selections by two axes, which vanishes if these axes
+are unrolled.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """F(m, 3). The error bound, in the units of `interp.magnitude`, is at least four times what random data of 16 and
-    more channels showed (0.5 for F(2,3); 3.6 for F(4,3) at the usual points); with three channels, many zero, that
-    reached 80.
+    """F(m, 3).
+
+    The error bound, in the units of `interp.magnitude`, is at least four times the largest measured error of random
+    data with 16 and more channels: 0.5 for F(2,3), 3.6 for F(4,3) at the usual points. With three channels, many zero,
+    errors reached 80.
     """
 
     input: Matrix
@@ -42,8 +46,8 @@ F23 = Transform(
 )
 
 _A, _B = 0.5**0.5, 2.0**0.5
-"""F(4,3) interpolates at 0, ±√½, ±√2 and infinity. At 0, ±1, ±2, which Lavin and Gray take, the same sums of 256
-channels were off by twice as much (root mean square), single ones by five times."""
+"""The points of F(4,3): 0, ±√½, ±√2 and infinity. At Lavin and Gray's points 0, ±1, ±2, sums of 256 channels had twice
+the error (root mean square) and single sums five times the error."""
 F43 = Transform(
     input=(
         (1, 0, -5 / 2, 0, 1, 0),
@@ -74,7 +78,7 @@ TRANSFORMS = {2: F23, 4: F43}
 
 
 def coefficient(matrix: Matrix, row: Axis, column: Axis, dtype: Dtype) -> Expr:
-    """`matrix[row, column]` as nested selections: where(row == 0, where(column == 0, …), …)."""
+    """Returns `matrix[row, column]` as nested selections: where(row == 0, where(column == 0, …), …)."""
     return _choose(row, [_choose(column, [Const(value, dtype) for value in values]) for values in matrix])
 
 
@@ -86,7 +90,7 @@ def _choose(at: Axis, options: Sequence[Expr]) -> Expr:
 
 
 def winograd_conv2d(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "Y") -> Tensor:
-    """The convolution of X[n, h, w, ci] with W[3, 3, ci, co] at stride 1, in output tiles of `tile` x `tile` pixels.
+    """Returns the convolution of X[n, h, w, ci] with W[3, 3, ci, co] at stride 1, in tiles of `tile` x `tile` outputs.
 
         U[a, b, ci, co]       = Σ_{i,j} W[i, j, ci, co] · G[a, i] · G[b, j]                                (constant)
         V[a, b, n, y, x, ci]  = Σ_{i,j} P[n, y·m + i, x·m + j, ci] · Bᵀ[a, i] · Bᵀ[b, j]

@@ -1,7 +1,7 @@
 """PyTorch modules and graphs: exported through ONNX, run on tensors without copies.
 
-The only package that imports torch, when it is first needed: nothing of `import stormdrop` loads it. What compiles a
-graph is passed in by `stormdrop.driver`.
+This package alone imports torch, at its first use: `import stormdrop` does not load torch. `stormdrop.driver` passes in
+the function that compiles a graph.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 def is_torch(model: object) -> bool:
-    """Whether this is a module or an exported program of PyTorch."""
+    """Returns whether `model` is a module or an exported program of PyTorch."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def compile_module(module: Any, example_inputs: Any, build: Build) -> CompiledModule:
-    """A module as a callable that runs natively. Raises UserError as `export` does."""
+    """Returns a module as a callable that runs natively. Raises UserError as `export` does."""
     from stormdrop.pytorch.compiled import CompiledModule
 
     return CompiledModule(module, *_arguments(module, example_inputs), build)
 
 
 def graph_of(module: Any, example_inputs: Any) -> Graph:
-    """A module as a graph, for tensors like the examples. Raises UserError as `export` does."""
+    """Returns a module as a graph, for tensors like the examples. Raises UserError as `export` does."""
     from stormdrop.pytorch.export import export_module
 
     return export_module(module, *_arguments(module, example_inputs)).graph
 
 
 def _arguments(module: Any, example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Positional and named arguments, from a tuple, a mapping or one tensor; an exported program has its own."""
+    """Returns positional and named arguments, from a tuple, a mapping or a tensor; an exported program has its own."""
     if example_inputs is None:
         example_inputs = getattr(module, "example_inputs", None)
         if not isinstance(example_inputs, tuple):

@@ -1,11 +1,12 @@
 """A backend of `torch.compile`: a graph that Dynamo captured to a function that runs it natively.
 
 The graph is compiled when it is first called, for the shapes of that call; a graph with open dimensions once for each
-signature. Whatever cannot be compiled runs as Dynamo captured it, in PyTorch, with one remark: gradients and training,
-autocast, random numbers, writes into arguments, operators that are not supported.
+signature. A graph that cannot be compiled runs as Dynamo captured it, in PyTorch, with a single remark. The reasons are
+gradients and training, autocast, random numbers, writes into arguments, and operators that are not supported.
 
-Dynamo passes parameters and buffers as arguments. They are constants of the models: each call compares them with those
-compiled, and compiles again where another module shares the graph or a tensor was written since.
+Dynamo passes parameters and buffers as arguments. The models contain them as constants. Each call compares parameters
+and buffers with the compiled constants, and compiles again if another module shares the graph or a tensor was written
+since.
 """
 
 # pyright: reportMissingImports=false, reportUnknownParameterType=false
@@ -13,6 +14,7 @@ compiled, and compiles again where another module shares the graph or a tensor w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import torch
@@ -20,7 +22,15 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from stormdrop.errors import UserError
-from stormdrop.pytorch.compiled import Build, CompiledSignatures, Remarks, signature
+from stormdrop.pytorch.compiled import (
+    MOST_SIGNATURES,
+    Build,
+    CompiledSignature,
+    Remarks,
+    Signatures,
+    compiled_signature,
+    signature,
+)
 from stormdrop.pytorch.export import NothingComputed
 from stormdrop.pytorch.frozen import Frozen
 from stormdrop.pytorch.tensors import refusal
@@ -36,9 +46,9 @@ class GraphFunction:
         nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._static = [k for k, node in enumerate(nodes) if _is_static(node)]
         self._varying = [k for k in range(len(nodes)) if k not in set(self._static)]
-        self._graph, self._remarks = graph, Remarks()
-        self._signatures = CompiledSignatures(graph, build, frozenset(self._static))
-        self._frozen: Frozen | None = None
+        self._graph, self._build, self._remarks = graph, build, Remarks()
+        self._lock = Lock()
+        self._current: tuple[Frozen, Signatures] | None = None
         self._refreezes = 0
 
     def __call__(self, *arguments: Any) -> Any:
@@ -59,24 +69,34 @@ class GraphFunction:
             return "autocast is enabled"
         return refusal(arguments)
 
-    def _specialised(self, arguments: Sequence[Any]) -> Any:
-        static = [arguments[k] for k in self._static]
-        if self._frozen is None or not self._frozen.holds(static):
-            if self._frozen is not None:
-                self._refreezes += 1
-            if self._refreezes > MOST_REFREEZES:
-                return UserError(f"its parameters have changed more than {MOST_REFREEZES} times")
-            self._signatures.clear()
-            self._frozen = Frozen(static)
-        key = signature([arguments[k] for k in self._varying])
-        made = self._signatures.find(key)
-        if made is None:
-            made = self._signatures.make(key, arguments, pytree.tree_structure((tuple(arguments), {})))
-        return made
+    def _specialised(self, arguments: Sequence[Any]) -> CompiledSignature | UserError:
+        def compiled() -> CompiledSignature:
+            spec = pytree.tree_structure((tuple(arguments), {}))
+            return compiled_signature(self._graph, self._build, arguments, spec, frozenset(self._static))
+
+        try:
+            signatures = self._signatures([arguments[k] for k in self._static])
+            return signatures.made(signature([arguments[k] for k in self._varying]), compiled)
+        except UserError as error:
+            return error
+
+    def _signatures(self, static: Sequence[Tensor]) -> Signatures:
+        """Returns the signatures of these parameters and buffers. Raises UserError after too many changes."""
+        current = self._current
+        if current is not None and current[0].holds(static):
+            return current[1]
+        with self._lock:
+            current = self._current
+            if current is None or not current[0].holds(static):
+                self._refreezes += current is not None
+                if self._refreezes > MOST_REFREEZES:
+                    raise UserError(f"its parameters have changed more than {MOST_REFREEZES} times")
+                current = self._current = Frozen(static), Signatures(MOST_SIGNATURES)
+            return current[1]
 
 
 def _is_static(node: fx.Node) -> bool:
-    """Whether a placeholder is a parameter or buffer of a module."""
+    """Returns whether a placeholder is a parameter or buffer of a module."""
     described = node.meta.get("tensor_dict") or {}
     return "_dynamo_static_input_type" in described or isinstance(
         getattr(node.meta.get("grapharg"), "example", None), torch.nn.Parameter

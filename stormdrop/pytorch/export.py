@@ -3,11 +3,11 @@
     exported = export(module, leaves, spec, frozen=())
 
 Arguments and results are flat lists of leaves (`torch.utils._pytree`). Every shape is a number: an export serves one
-signature. A result that is no new tensor is not the model's: numbers and None are kept as they are; arguments, and
-views of them or of other results, are made by PyTorch, so that they share memory as in eager mode.
+signature. The model computes only results that are new tensors. Numbers and None are kept as they are. Arguments, and
+views of arguments or of other results, are created by PyTorch, so that they share memory as in eager mode.
 
-Invariant: what is exported is a function. A module that draws random numbers, or writes into its arguments, parameters
-or buffers, is refused.
+Invariant: an exported module is a function. A module that draws random numbers, or writes into its arguments,
+parameters or buffers, is refused.
 """
 
 # pyright: reportMissingImports=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
@@ -70,7 +70,7 @@ class Exported:
 
     graph: Graph
     inputs: tuple[int, ...]
-    """Of each input of the graph, which of the argument leaves it is."""
+    """The number of the argument leaf for each input of the graph."""
     results: tuple[Result, ...]
     spec: Any
     """The structure of the results."""
@@ -79,12 +79,12 @@ class Exported:
 
 
 def export_module(module: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Exported:
-    """As `export`, for arguments as they are called."""
+    """Exports a module for the arguments of a call."""
     return export(runnable(module), *pytree.tree_flatten((tuple(arguments), dict(named))))
 
 
 def runnable(module: Any) -> Any:
-    """A module whose calls can be traced, from one in evaluation mode or a program. Raises UserError."""
+    """Returns a traceable module, from a module in evaluation mode or an exported program. Raises UserError."""
     if isinstance(module, torch.export.ExportedProgram):
         program = module.module()
         program.training = False  # of no effect: its mode was decided when it was exported
@@ -95,9 +95,10 @@ def runnable(module: Any) -> Any:
 
 
 class _Flat(torch.nn.Module):
-    """A module that takes tensors alone and returns the leaves of its results, or those of `kept`.
+    """A module that takes only tensors and returns the leaves of its results, or only the leaves with numbers in
+    `kept`.
 
-    `tell` receives the structure of the results: tracing undoes whatever `forward` assigns to attributes.
+    `tell` receives the structure of the results: tracing undoes assignments of `forward` to attributes.
     """
 
     def __init__(self, module: Any, leaves: Sequence[object], spec: Any, tell: Callable[[Any], None]) -> None:
@@ -117,7 +118,7 @@ class _Flat(torch.nn.Module):
         for result in results:
             if not isinstance(result, (Tensor, int, float, str, NoneType)):
                 raise UserError(
-                    f"a result is a {type(result).__name__}, whose parts are not known; let the module return tensors "
+                    f"a result is a {type(result).__name__}, a type without known parts; let the module return tensors "
                     "(of transformers: use_cache=False), or see torch.utils._pytree.register_pytree_node"
                 )
         self._tell(spec)
@@ -125,10 +126,11 @@ class _Flat(torch.nn.Module):
 
 
 def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int] = ()) -> Exported:
-    """The graph of `module` for arguments like `leaves`, which `spec` makes the structure `(args, kwargs)`.
+    """Returns the graph of `module` for arguments like `leaves`. `spec` is the structure `(args, kwargs)` of the
+    leaves.
 
-    Arguments whose numbers are in `frozen` become constants. Raises UserError for a module that PyTorch cannot export,
-    that is no function, or that has operators which are not supported.
+    Arguments with numbers in `frozen` become constants. Raises UserError for a module that PyTorch cannot export, that
+    is no function, or that has unsupported operators.
     """
     tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
@@ -186,7 +188,7 @@ def _check_is_function(program: Any) -> None:
 
 
 def _writes(node: fx.Node) -> list[fx.Node]:
-    """The tensors that an operator writes into."""
+    """Returns the tensors into which an operator writes."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return []
     named = _arguments(node)
@@ -196,7 +198,7 @@ def _writes(node: fx.Node) -> list[fx.Node]:
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:
-    """The arguments of an operator by name, defaults included."""
+    """Returns the arguments of an operator by name, defaults included."""
     schema = node.target._schema.arguments
     values = {a.name: a.default_value for a in schema if a.has_default_value()}
     values.update(zip([a.name for a in schema], node.args))
@@ -210,7 +212,8 @@ def _storage(node: fx.Node) -> int | None:
 
 
 class _Results:
-    """What each result of a program is, in `results`; `kept` are the numbers of those that the graph computes.
+    """The classification of a program's results in `results`; `kept` are the numbers of the results that the graph
+    computes.
 
     Results that share memory with an argument, a parameter or an earlier result are views of it.
     """
@@ -250,7 +253,7 @@ class _Results:
         return Computed(self._computed[value])
 
     def views(self, places: Sequence[int]) -> Views | None:
-        """What makes the views, if there are any: the part of the program between them and their sources."""
+        """Returns the part of the program that creates the views from their sources; None without views."""
         if not self._views:
             return None
         program = self._program
@@ -278,7 +281,7 @@ class _Results:
 
 
 def _ancestors(nodes: Sequence[fx.Node], stop: Collection[fx.Node]) -> set[fx.Node]:
-    """All that the nodes are made from, themselves included; nothing beyond the nodes of `stop`."""
+    """Returns the nodes and all their ancestors, up to the nodes of `stop`."""
     needed: set[fx.Node] = set()
     stack = list(nodes)
     while stack:
@@ -290,7 +293,7 @@ def _ancestors(nodes: Sequence[fx.Node], stop: Collection[fx.Node]) -> set[fx.No
 
 
 def _overlap(one: fx.Node, other: fx.Node) -> bool:
-    """Whether two views of one storage have an element in common."""
+    """Returns whether two views of the same storage have an element in common."""
     values = [node.meta["val"] for node in (one, other)]
     memory = np.empty(values[0].untyped_storage().nbytes(), np.uint8)  # its bytes are never touched
     a, b = (
@@ -307,22 +310,22 @@ def _overlap(one: fx.Node, other: fx.Node) -> bool:
 
 
 def _held(program: Any, spec: Any) -> object:
-    """A parameter, buffer or constant of a program."""
+    """Returns a parameter, buffer or constant of a program."""
     return program.state_dict.get(spec.target, program.constants.get(spec.target))
 
 
 def _graph(program: Any, bound: dict[str, Tensor]) -> Graph:
-    """A program as a graph, `bound` inputs and all that the program holds being constants."""
+    """Returns a program as a graph; `bound` inputs, parameters, buffers and constants become constants of the graph."""
     import onnx_ir
 
     try:
         with torch.no_grad(), _quiet():
             written = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
             if any("Sequence" in node.op_type for node in written.model.graph):
-                written.optimize()  # which writes the usual ones as plain operators
+                written.optimize()  # which rewrites common sequence operators as plain operators
     except ImportError as error:
         raise UserError(
-            f"PyTorch exports to ONNX with the package onnxscript: pip install stormdrop[torch] ({error})"
+            f"PyTorch exports to ONNX with the package onnxscript: pip install 'stormdrop[torch]' ({error})"
         ) from error
     except Exception as error:
         raise UserError(f"PyTorch cannot write the module as ONNX: {_first_line(_cause(error))}") from error
@@ -337,7 +340,7 @@ def _graph(program: Any, bound: dict[str, Tensor]) -> Graph:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """The exporter's own warnings are about its internals."""
+    """Silences the exporter's warnings, which concern its internals."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

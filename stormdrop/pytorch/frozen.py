@@ -1,4 +1,4 @@
-"""Noticing that tensors whose values were compiled into a model have changed since.
+"""Detection of changes to tensors since their values were compiled into a model.
 
 PyTorch counts the writes into a tensor (its version): an optimiser's step and `load_state_dict` are noticed. Writes
 through `tensor.data`, through NumPy and into tensors that were made in inference mode are not counted.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Frozen:
-    """Tensors as they were. They are not kept alive; a tensor that is gone, or another in its place, is a change."""
+    """The state of tensors at one time. The tensors are not kept alive; a deleted or replaced tensor is a change."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._known = [(id(t), _version(t), t.data_ptr()) for t in tensors]
@@ -25,7 +25,7 @@ class Frozen:
         self._watched = [weakref.ref(tensor, self._lost) for tensor in tensors]
 
     def holds(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether these, as many as were frozen, are the same tensors with the same values."""
+        """Returns whether `tensors`, as many as were frozen, are the same tensors with the same values."""
         for t, (number, version, address) in zip(tensors, self._known):
             if id(t) != number or t.data_ptr() != address or (version >= 0 and t._version != version):
                 return False
@@ -50,7 +50,7 @@ class ModuleState:
         self._frozen = Frozen([table[name] for table, name in self._places])
 
     def holds(self) -> bool:
-        """Whether the module has the same parts, and tensors with the same values."""
+        """Returns whether the module has the same parts, and tensors with the same values."""
         try:
             return all(table[name] is part for table, name, part in self._parts) and self._frozen.holds(
                 table[name] for table, name in self._places

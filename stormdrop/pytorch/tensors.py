@@ -17,21 +17,24 @@ Array = NDArray[Any]
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The elements of a CPU tensor in place. NumPy has no bfloat16 of its own: its bits pass as whole numbers."""
+    """Returns the elements of a CPU tensor in place.
+
+    NumPy has no bfloat16 of its own: its bits pass as whole numbers.
+    """
     if tensor.dtype == torch.bfloat16:
         return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy(force=True)
 
 
 def tensor_of(array: Array) -> Tensor:
-    """A tensor of an array's memory, which lives as long as the tensor does."""
+    """Returns a tensor of an array's memory, which lives as long as the tensor does."""
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def refusal(leaves: Iterable[Any]) -> str | None:
-    """Why these arguments cannot be read in place, if so."""
+    """Returns the reason why the arguments cannot be read in place; None if they can."""
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             if type(leaf) not in (Tensor, torch.nn.Parameter):

@@ -1,7 +1,7 @@
-"""Where reports go: results to stdout, progress to stderr, plain text whenever nobody watches.
+"""Output of reports: results to stdout, progress to stderr, plain text unless the stream is a terminal.
 
 Names and messages come from users and files: they are printed as text, never as rich markup, and without control
-characters. rich is imported when something is printed, so that `--help` is quick.
+characters. The package rich is imported when something is printed, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _SIMILAR = str.maketrans("µ×…–—→←▶─│━╌²³≤≥", "ux.--><>-|=.23<>")
-"""Of the characters that our own texts use, one ASCII character each: columns stay columns."""
+"""One ASCII character for each special character of our own texts, so that columns stay aligned."""
 
 
 def _similar(error: UnicodeError) -> tuple[str, int]:
-    """What a stream writes that cannot encode a character: a similar one, else an escape."""
+    """Returns the replacement for a character that a stream cannot encode: a similar character, else an escape."""
     assert isinstance(error, UnicodeEncodeError)
     found = error.object[error.start : error.end].translate(_SIMILAR)
     return found.encode("ascii", "backslashreplace").decode("ascii"), error.end
@@ -34,17 +34,20 @@ codecs.register_error("stormdrop.similar", _similar)
 
 
 def results() -> Console:
-    """For what the command was asked for. Colour and wrapping only on a terminal; NO_COLOR is respected."""
+    """Returns the console for results. Colour and wrapping only on a terminal; NO_COLOR is respected."""
     return _console(sys.stdout, stderr=False)
 
 
 def notes() -> Console:
-    """For progress and remarks."""
+    """Returns the console for progress and remarks."""
     return _console(sys.stderr, stderr=True)
 
 
 def _console(stream: TextIO | None, stderr: bool) -> Console:
-    """Files and pipes are folded where COLUMNS says so; a stream that the shell closed is None."""
+    """Returns a console for a stream; a stream that the shell closed is None.
+
+    For files and pipes, COLUMNS sets the width of lines.
+    """
     from rich.console import Console
 
     if isinstance(stream, TextIOWrapper):
@@ -62,7 +65,9 @@ def print_table(
     words: Collection[int] = (0,),
     spare: Sequence[int] = (),
 ) -> None:
-    """Columns two spaces apart, those in `words` aligned left; `spare` ones go where it is too narrow."""
+    """Prints columns two spaces apart; columns in `words` are aligned left, columns in `spare` are dropped for lack of
+    width.
+    """
     for number, text in enumerate(table_lines(headings, rows, words, spare, console.width)):
         if text:
             _line(console, text, "" if number else "bold")
@@ -71,7 +76,9 @@ def print_table(
 def table_lines(
     headings: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int], spare: Sequence[int], width: int
 ) -> list[str]:
-    """A table as text without trailing blanks; `spare` columns go, in order, while it is wider than `width`."""
+    """Returns a table as text without trailing blanks; `spare` columns are dropped, in order, while it is wider than
+    `width`.
+    """
     lines = [[clean(cell) for cell in line] for line in (headings, *rows)]
     kept = {k: max(len(line[k]) for line in lines) for k in range(len(headings))}
     for k in spare:
@@ -85,7 +92,7 @@ def table_lines(
 
 
 def print_pairs(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """Names and values in two columns."""
+    """Prints names and values in two columns."""
     from rich.text import Text
 
     width = max(len(name) for name, _ in rows)
@@ -98,12 +105,12 @@ def heading(console: Console, title: str) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """One remark, one line."""
+    """Prints one remark on one line."""
     _line(console, clean(text))
 
 
 def block(console: Console, text: str) -> None:
-    """Code and schedules: as they are, never folded."""
+    """Prints code and schedules unchanged, never folded."""
     _line(console, clean(text, keep="\n\t"))
 
 

@@ -20,7 +20,7 @@ from stormdrop.target.gpu import Gpu
 
 
 def tuned_html(tuned: Tuned) -> str:
-    """What a notebook shows for the result of `sd.tune`."""
+    """Returns the HTML that a notebook displays for the result of `sd.tune`."""
     target = tuned.target
     measured = None if isinstance(target, Gpu) else load_peak(target)  # the peak of data sheets is never reached
     peak_gflops = 0.0 if measured is None else measured.gflops
@@ -39,7 +39,7 @@ def tuned_html(tuned: Tuned) -> str:
 
 
 def _curve(tuned: Tuned, peak_gflops: float) -> str:
-    """What `--plot` draws, where matplotlib is installed and something could be timed."""
+    """Returns the image that `--plot` draws; empty without matplotlib, or if nothing could be timed."""
     if find_spec("matplotlib") is None or not improvements(tuned.history):
         return ""
     image = BytesIO()

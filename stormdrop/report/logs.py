@@ -1,8 +1,8 @@
-"""What happens, for a log: Stormdrop logs under `stormdrop` and leaves it to the program where that goes.
+"""Logging of events: Stormdrop logs under `stormdrop`, and the program decides about the destination.
 
     logging.getLogger("stormdrop").setLevel(logging.INFO)          # in a program that has handlers of its own
     sd.tune(task, listen=LogListener())                            # rounds and new bests at INFO, every trial at DEBUG
-    configure(verbosity=1, file="tune.log")                        # what the command line does
+    configure(verbosity=1, file="tune.log")                        # the setup of the command line
 
 A record is always one line, whatever a task's name or a failure's message holds.
 """
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import suppress
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
+from stormdrop.errors import StormdropWarning
 from stormdrop.files import cannot_write
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
@@ -30,10 +33,10 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class LogListener:
-    """Turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
+    """A listener that turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
 
     def __init__(self, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0) -> None:
-        """`subject` begins every record: the task of a model, and its operations."""
+        """Creates a listener; `subject` begins every record: the task of a model, and its operations."""
         self._peak_gflops = peak_gflops
         self._subject, self._flops = f"{subject}: " if subject else "", flops
         self._fastest: Schedule | None = None
@@ -105,7 +108,7 @@ def _told(trial: Trial) -> str:
 
 
 class _OneLine(logging.Formatter):
-    """Escapes what a message may hold; a traceback, if any, keeps its lines."""
+    """A formatter that escapes control characters of messages; a traceback, if any, keeps its lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802, the name is the standard library's
         record.message = clean(record.message)
@@ -113,14 +116,16 @@ class _OneLine(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever stderr is at that moment: above the live view, where there is one."""
+    """A handler that writes to the current stderr: above the live view, if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr)
 
 
 class _LogFile(logging.FileHandler):
-    """A file that cannot be written any more is given up with one warning; the work it tells of goes on."""
+    """A handler for a file. A file that cannot be written any more is closed with one warning; the logged work
+    continues.
+    """
 
     is_given_up = False
 
@@ -138,14 +143,14 @@ class _LogFile(logging.FileHandler):
         logging.getLogger("stormdrop.log").warning("nothing more is logged in %s: %s", self.baseFilename, reason)
 
     def close(self) -> None:
-        with suppress(OSError):  # what is left in its buffer
+        with suppress(OSError):  # the rest of its buffer
             super().close()
 
 
 def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
-    """Say warnings (0), rounds and new bests (1) or everything (2) on stderr; append everything to `file`.
+    """Logs warnings (0), rounds and new bests (1) or everything (2) to stderr, and everything to `file`, appended.
 
-    Below 1 the live view says what tuning has to say. Called again, it replaces what it set up before, and nothing
+    Below 1, the live view displays the progress of tuning. A second call replaces the setup of the first, and nothing
     else.
 
     Raises UserError if the file cannot be written.
@@ -170,8 +175,28 @@ def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
     root.setLevel(logging.DEBUG if file is not None else screen.level)
 
 
+@contextmanager
+def warnings_as_notes() -> Generator[None]:
+    """Logs each warning of Stormdrop once, as one line. Warnings of other packages stay Python warnings."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", StormdropWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            text = str(message)
+            if not issubclass(category, StormdropWarning):
+                usual(message, category, *place, **more)
+            elif text not in told:
+                told.add(text)
+                logging.getLogger(_OURS).warning("%s", one_line(text, 500))
+
+        warnings.showwarning = show
+        yield
+
+
 def silence() -> None:
-    """Undo `configure`."""
+    """Reverts `configure`."""
     root = logging.getLogger("stormdrop")
     for handler in [h for h in root.handlers if h.get_name() == _OURS]:
         root.removeHandler(handler)

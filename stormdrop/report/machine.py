@@ -1,4 +1,4 @@
-"""This machine for people: what `stormdrop peak`, `stormdrop calibrate` and `stormdrop doctor` found."""
+"""Reports about this machine: the results of `stormdrop peak`, `stormdrop calibrate` and `stormdrop doctor`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def print_peak(console: Console, target: Target, peak: Peak) -> None:
-    """Multiply-add throughput, then bandwidth by level for one thread and for all."""
+    """Prints multiply-add throughput, then bandwidth by level for one thread and for all threads."""
     heading(console, f"{target.name}, {target.isa}, {threads_text(peak.threads)}")
     console.print()
     rows = [("one thread", f"{peak.thread_gflops:.1f} GFLOP/s")]
@@ -37,7 +37,9 @@ def print_peak(console: Console, target: Target, peak: Peak) -> None:
 
 
 def print_calibration(console: Console, found: Calibration) -> None:
-    """Rates and coefficients of the estimate, nominal and now; then models by default schedules, before and after."""
+    """Prints rates and coefficients of the estimate, nominal and now; then models by default schedules, before and
+    after.
+    """
     before, after = found.nominal, found.calibrated
     heading(console, f"{before.name}, {before.isa}, {threads_text(before.threads)}")
     console.print()
@@ -54,8 +56,6 @@ def print_calibration(console: Console, found: Calibration) -> None:
         f = found.fit
         told = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"
         say(console, f"{told}; the best by estimate is {f.regret_before:.1%}, {f.regret_after:.1%} behind the fastest")
-    if found.learned:
-        say(console, f"learned from the store: {found.learned}")
     timed: list[tuple[str, ...]] = []
     if found.models:
         console.print()
@@ -68,7 +68,7 @@ def print_calibration(console: Console, found: Calibration) -> None:
 
 
 def print_gpu_peak(console: Console, target: Target, peak: GpuPeak) -> None:
-    """Multiply-add throughput, bandwidth by level, and what a launch costs."""
+    """Prints multiply-add throughput, bandwidth by level, and the cost of a launch."""
     heading(console, f"{target.name}, {target.isa}, {target.units}")
     console.print()
     heading(console, "f32 multiply-add")
@@ -86,7 +86,7 @@ def print_gpu_peak(console: Console, target: Target, peak: GpuPeak) -> None:
 
 
 def print_diagnosis(console: Console, found: Diagnosis) -> None:
-    """One line for each check, and what to do where it failed."""
+    """Prints one line for each check, and the remedy if it failed."""
     width = max(len(check.name) for check in found.checks)
     for check in found.checks:
         mark = Text("ok    " if check.ok else "FAILED", style="green" if check.ok else "bold red")

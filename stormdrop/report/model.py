@@ -1,7 +1,7 @@
-"""Models for people and for scripts: what `stormdrop info`, `compile`, `run` and `show` print.
+"""Reports about models, for people and for scripts: the output of `stormdrop info`, `compile`, `run` and `show`.
 
-Names come from files: a port's is printed so that it can be typed again, control characters escaped, and cut where it
-is endless; all others go through `shown`.
+Names come from files. A port's name is printed so that it can be typed again, with control characters escaped, and cut
+if it is very long; all other names are formatted by `shown`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
 from stormdrop.errors import UserError
+from stormdrop.frontend.open_dimensions import Interface
 from stormdrop.graph.graph import Graph, shown
-from stormdrop.graph.partition import Partition, TaskCall, TaskUse
+from stormdrop.graph.partition import Partition, TaskUse
+from stormdrop.ir.shape import dimensions_text, shape_text
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, counted, name_text, one_line, threads_text
 from stormdrop.runtime.arrays import Wanted
-from stormdrop.runtime.image import Image
+from stormdrop.runtime.image import Image, OpenPort, Port
+
+if TYPE_CHECKING:
+    from stormdrop.driver.choose import Choice
+    from stormdrop.frontend.mixed import MixedGraph
 
 Array = NDArray[Any]
 SHORT = 8
@@ -32,12 +38,29 @@ LISTED = 6
 
 
 def finite(x: float) -> float | None:
-    """As JSON has it, which knows neither NaN nor infinity."""
+    """Returns a number for JSON, which has neither NaN nor infinity: None for these."""
     return x if math.isfinite(x) else None
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) if shape else "scalar"
+def parts_json(graph: MixedGraph) -> dict[str, Any]:
+    """Returns the inputs and outputs of a model in parts, and its parts: for a tree of `model_json`."""
+    from stormdrop.driver.mixed import placements_of, port_of
+
+    inputs, outputs = ([_open_port_json(port_of(p)) for p in ports] for ports in (graph.inputs, graph.outputs))
+    return {"inputs": inputs, "outputs": outputs, "parts": [asdict(p) for p in placements_of(graph)]}
+
+
+def _open_port_json(port: Port) -> dict[str, Any]:
+    """Returns a port with open dimensions by their names."""
+    from stormdrop.driver.mixed import ForeignPort
+
+    match port:
+        case ForeignPort():
+            return {"name": port.name, "shape": None, "dtype": port.type}
+        case OpenPort():
+            return {"name": port.name, "shape": port.dimensions and list(port.dimensions), "dtype": port.dtype}
+        case _:
+            return port_json(port)
 
 
 def port_json(v: Wanted, name: str | None = None) -> dict[str, Any]:
@@ -47,24 +70,17 @@ def port_json(v: Wanted, name: str | None = None) -> dict[str, Any]:
 # ---- tasks
 
 
-def shapes_text(call: TaskCall, most: int = 3) -> str:
-    """What a kernel reads and writes, without numbers and biases: 1x56x56x64, 3x3x64x64 → 1x56x56x64."""
-    large = [v for v in call.inputs if v.rank > 1 and v.size > max(v.shape)] or [v for v in call.inputs if v.size > 1]
-    listed = [shape_text(v.shape) for v in large[:most]] + (["…"] if len(large) > most else [])
-    return f"{', '.join(listed) or 'numbers'} → {shape_text(call.output.shape)}"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """A task of a model, and where its schedule comes from: default, verdict, given, donor or portfolio."""
+    """A task of a model, and where its schedule comes from: default, verdict or given."""
 
     use: TaskUse
-    origin: str
+    choice: Choice
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store knows a schedule of it."""
-        return self.origin in ("verdict", "given")
+        """True if the store has a schedule of the task."""
+        return self.choice.schedule is not None
 
     def to_json(self) -> dict[str, Any]:
         use = self.use
@@ -72,16 +88,19 @@ class Listed:
             "id": use.id,
             "digest": use.task.digest,
             "label": use.calls[0].label,
-            "shapes": shapes_text(use.calls[0]),
+            "shapes": use.calls[0].shapes_text(),
+            "node": use.calls[0].node,
             "count": use.count,
             "gflop": use.task.flops / 1e9,
             "stored": self.is_stored,
-            "origin": self.origin,
+            "origin": self.choice.origin,
         }
 
 
 def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
-    """A narrow terminal sees fewer of a task's operands, then no digests, then no schedules."""
+    """Prints a table of tasks. A narrow terminal omits some of a task's operands, then the digests, then the
+    schedules.
+    """
     if not listed:
         say(console, "nothing is computed: there are no tasks")
         return
@@ -95,15 +114,15 @@ def print_tasks(console: Console, listed: Sequence[Listed]) -> None:
 
 
 def _task_cells(listed: Listed, most: int) -> tuple[str, ...]:
-    use, schedule = listed.use, "stored" if listed.is_stored else listed.origin
-    what = one_line(use.calls[0].label, LABEL), shapes_text(use.calls[0], most), str(use.count)
+    use, schedule = listed.use, "stored" if listed.is_stored else listed.choice.origin
+    what = one_line(use.calls[0].label, LABEL), use.calls[0].shapes_text(most), str(use.count)
     return use.id, *what, f"{use.task.flops / 1e9:.3f}", use.task.digest[:SHORT], schedule
 
 
 def find_task(parts: Partition, wanted: str) -> TaskUse:
-    """The task with this id, beginning of a digest, name of a node or value, label, or part of one of them.
+    """Returns the task with this id, beginning of a digest, name of a node or value, label, or part of a name or label.
 
-    The first of these that anything fits decides. Raises UserError, with candidates, where it is none or several.
+    The first of these criteria with a match decides. Raises UserError, with candidates, for no match or several.
     """
     ways: tuple[Callable[[TaskUse], bool], ...] = (
         lambda u: u.id == wanted,
@@ -117,15 +136,15 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
         if len(found) == 1:
             return found[0]
         if found:
-            some = _some([f"{u.id} ({u.calls[0].label}, {shapes_text(u.calls[0])})" for u in found])
+            some = _some([f"{u.id} ({u.calls[0].label}, {u.calls[0].shapes_text()})" for u in found])
             raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}; give an id")
     ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
     raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
 
 
 def calls_text(use: TaskUse) -> str:
-    """The nodes that need a task, each call by what it computes."""
-    return _some([shown(call.nodes[-1].name or call.output.name) for call in use.calls])
+    """Returns the main ONNX node of each call."""
+    return _some([shown(call.node) for call in use.calls])
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -133,7 +152,7 @@ def _some(texts: Sequence[str]) -> str:
 
 
 def _names(use: TaskUse) -> set[str]:
-    """As in the file, and as printed."""
+    """Returns the names of a task's nodes and values, as in the file and as printed."""
     names = {name for call in use.calls for n in call.nodes for name in (n.name, n.output.name) if name}
     return names | {shown(name) for name in names}
 
@@ -144,7 +163,7 @@ def _names(use: TaskUse) -> set[str]:
 def model_json(
     model: str, graph: Graph, tasks: Sequence[Listed], kernels: int, arena_bytes: int, threads: int
 ) -> dict[str, Any]:
-    """What can be said of a model without compiling it.
+    """Returns the properties of a model that are known without compiling it.
 
     Operators are as imported, the most frequent first. Parameters are arrays; single numbers are the operators' own,
     such as the count that a mean divides by. The arena is for activations; kernels may need working memory beside it.
@@ -167,16 +186,38 @@ def model_json(
     }
 
 
+def open_json(declared: Interface | None, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Returns the dimensions of a model's inputs and outputs as its file declares them, and the size of all figures.
+
+    Nothing if no dimension is open.
+    """
+    if declared is None:
+        return {}
+    dimensions = {
+        port.name: None if port.dimensions is None else dimensions_text(port.name, port.dimensions)
+        for port in (*declared.inputs, *declared.outputs)
+    }
+    return {"dimensions": dimensions, "size": {name: list(shape) for name, shape in chosen.items()}}
+
+
 def print_model(console: Console, tree: Mapping[str, Any], listed: Sequence[Listed]) -> None:
-    """A tree of `model_json`."""
+    """Prints a tree of `model_json`."""
     heading(console, f"{tree['model']}, opset {tree['opset']}")
     console.print()
     _print_ports(console, tree)
     console.print()
+    if parts := tree.get("parts"):
+        heading(console, "parts, in order")
+        from stormdrop.driver.mixed import Placement
+
+        for part in parts:
+            say(console, str(Placement(**part)))
+        console.print()
     heading(console, "operators, as imported")
     say(console, ", ".join(f"{op} {n}" for op, n in tree["operators"].items()) or "none")
     console.print()
-    heading(console, "tasks")
+    sizes = ", ".join(f"{name_text(name)}={shape_text(shape)}" for name, shape in tree.get("size", {}).items())
+    heading(console, f"tasks at {sizes}" if sizes else "tasks")
     print_tasks(console, listed)
     console.print()
     tasks, kernels = counted(len(listed), "task"), counted(tree["kernels"], "kernel")
@@ -191,12 +232,20 @@ def print_model(console: Console, tree: Mapping[str, Any], listed: Sequence[List
 
 def _print_ports(console: Console, tree: Mapping[str, Any]) -> None:
     ports = [(kind, port) for kind in ("input", "output") for port in tree[f"{kind}s"]]
-    rows = [(kind, name_text(p["name"]), p["dtype"], shape_text(p["shape"])) for kind, p in ports]
+    dimensions: Mapping[str, Any] = tree.get("dimensions", {})
+
+    def text(port: Mapping[str, Any]) -> str:
+        declared = dimensions.get(port["name"])
+        if declared or port["shape"] is None:
+            return f"[{', '.join(map(name_text, declared))}]" if declared else "any"
+        return shape_text([n if isinstance(n, int) else "any" for n in port["shape"]])
+
+    rows = [(kind, name_text(p["name"]), p["dtype"], text(p)) for kind, p in ports]
     print_table(console, ("", "name", "type", "shape"), rows, words=(0, 1, 2, 3))
 
 
 def image_json(model: str, image: Image) -> dict[str, Any]:
-    """Of a model that was compiled before."""
+    """Returns the properties of a model that was compiled before."""
     return {
         "model": model,
         "name": image.name,
@@ -214,7 +263,7 @@ def image_json(model: str, image: Image) -> dict[str, Any]:
 
 
 def print_image(console: Console, tree: Mapping[str, Any], image: Image) -> None:
-    """A tree of `image_json`."""
+    """Prints a tree of `image_json`."""
     compiled = f"compiled for {tree['cpu']} ({tree['target']})"
     heading(console, f"{tree['model']}, {compiled}, {image.units}")
     console.print()
@@ -237,7 +286,19 @@ def image_rows(image: Image) -> list[tuple[str, str]]:
 
 
 def summary_json(name: str, array: Array) -> dict[str, Any]:
-    """One output; its least, greatest and mean are of finite values, None where there are none."""
+    """Returns a summary of one output; its least, greatest and mean are of finite values, None if there are none.
+
+    Sequences, maps and texts, which onnxruntime gives, have a length and a type alone.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUS":  # pyright: ignore[reportUnnecessaryIsInstance]
+        shape, dtype = (array.shape, "string") if hasattr(array, "shape") else ((len(array),), type(array).__name__)
+        return {
+            "name": name,
+            "shape": list(shape),
+            "dtype": dtype,
+            **dict.fromkeys(("min", "max", "mean")),
+            "not_finite": 0,
+        }
     values = array.astype(np.float64, copy=False)
     good = values[np.isfinite(values)]
     low, high, mean = (float(f(good)) if good.size else None for f in (np.min, np.max, np.mean))

@@ -1,6 +1,6 @@
-"""A tuned model as a page for notebooks: what it is worth, and a table of its tasks. No script, nothing is loaded.
+"""A tuned model as a page for notebooks: its gain, and a table of its tasks. No script, nothing is loaded.
 
-All text is escaped: names and messages are other people's.
+All text is escaped, because names and messages are untrusted.
 """
 
 from __future__ import annotations
@@ -8,18 +8,22 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from stormdrop.report.text import clean, name_text, seconds_text, span_text, threads_text
+from stormdrop.report.gain import gain_text
+from stormdrop.report.text import clean, name_text, node_text, seconds_text, span_text, threads_text
 
 if TYPE_CHECKING:
     from stormdrop.search.model_events import TunedModel, TunedTask
 
-COLUMNS = ("task", "what", "count", "default", "tuned", "speedup", "GFLOP/s", "trials", "failed", "ended")
-TEXTS = ("task", "what", "ended")
+COLUMNS = (
+    *("task", "what", "node", "shapes", "count"),
+    *("default", "tuned", "speedup", "GFLOP/s", "trials", "failed", "ended"),
+)
+TEXTS = ("task", "what", "node", "shapes", "ended")
 """The columns that are no numbers."""
 
 
 def model_html(tuned: TunedModel) -> str:
-    """What a notebook shows for the result of `sd.tune` of a model."""
+    """Returns the HTML that a notebook displays for the result of `sd.tune` of a model."""
     target = tuned.target
     head = "".join(f'<th style="text-align:{_side(name)}">{_text(name)}</th>' for name in COLUMNS)
     rows = "".join(f"<tr>{''.join(map(_cell, COLUMNS, _cells(task)))}</tr>" for task in tuned.tasks)
@@ -28,16 +32,23 @@ def model_html(tuned: TunedModel) -> str:
         f"{_text(target.isa)}, {threads_text(target.threads)}: {_text(worth(tuned))}"
         f"<table><tr>{head}</tr>{rows}</table>"
         f"{_text(tuned.strategy)}, seed {tuned.seed}: {tuned.trials} trials, {tuned.failed} failed, in "
-        f"{span_text(tuned.tuning_seconds)}; ended by: {_text(tuned.stopped)}</div>"
+        f"{span_text(tuned.tuning_seconds)}; ended by: {_text(tuned.stopped)}{_hint(tuned)}</div>"
     )
 
 
+def _hint(tuned: TunedModel) -> str:
+    row = tuned.costliest
+    return "" if row is None else f"<br><code>stormdrop show MODEL {_text(row.id)}</code> shows how a task is computed"
+
+
 def worth(tuned: TunedModel) -> str:
-    """The latency by default and as tuned: of the model where it was timed, else the sum of its kernels."""
+    """Returns the latency by default and as tuned: of the model if it was timed, else the sum of its kernels."""
     timed = tuned.in_model
     before, after = (timed.default_seconds, timed.seconds) if timed else (tuned.default_seconds, tuned.seconds)
-    what = "" if timed else " (its kernels alone)"
-    return f"{seconds_text(before)} → {seconds_text(after)}, {before / after:.2f}x{what}" if after else "not timed"
+    if not after:
+        return "not timed"
+    gain = gain_text(timed) if timed else f"{before / after:.2f}x (its kernels alone)"
+    return f"{seconds_text(before)} → {seconds_text(after)}, {gain}"
 
 
 def _cells(task: TunedTask) -> tuple[str, ...]:
@@ -45,6 +56,8 @@ def _cells(task: TunedTask) -> tuple[str, ...]:
     return (
         task.id,
         name_text(task.label),
+        node_text(task.node),
+        task.shapes,
         str(task.count),
         seconds_text(before) if before else "",
         seconds_text(after) if after else "",

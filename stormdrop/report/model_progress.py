@@ -14,6 +14,7 @@ from stormdrop.report.text import (
     clean,
     counted,
     expected_text,
+    node_text,
     one_line,
     seconds_text,
     share_text,
@@ -26,8 +27,8 @@ LABEL = 32
 BESIDE = 6
 """Lines of the terminal that are not the table's rows."""
 HEADINGS = (
-    "",
     "task",
+    "what",
     "count",
     "GFLOP",
     "best ms",
@@ -38,14 +39,16 @@ HEADINGS = (
     "next min",
     "from",
     "state",
+    "node",
+    "shapes",
 )
-WORDS = (0, 1, 10, 11)
-SPARE = (8, 3, 5, 7, 6, 9, 10)
+WORDS = (0, 1, 10, 11, 12, 13)
+SPARE = (8, 3, 5, 7, 6, 9, 10, 13, 12)
 """Columns that a narrow terminal does without, the first of these first."""
 
 
 def cells(row: TaskRow, peak_gflops: float) -> list[str]:
-    """One line of the table. Origins are default, verdict, stored, donor, storm, droplet, or another phase."""
+    """Returns one line of the table. Origins are default, verdict, stored, donor, storm, droplet, or another phase."""
     best, rate = row.seconds, row.gflops
     return [
         row.id,
@@ -60,6 +63,8 @@ def cells(row: TaskRow, peak_gflops: float) -> list[str]:
         f"{row.expected_gain:.2%}" if row.expected_gain else "",
         clean(row.origin),
         clean(row.phase),
+        node_text(row.node),
+        row.shapes,
     ]
 
 
@@ -108,7 +113,7 @@ class ModelProgress(LiveView):
 
     @property
     def _estimate(self) -> str:
-        """The model's latency by what is measured, and with default schedules."""
+        """The model's latency by the measurements so far, and with default schedules."""
         timed = [row for row in self._rows.values() if row.seconds is not None]
         if not timed:
             return "nothing ran yet"
@@ -127,7 +132,7 @@ class ModelProgress(LiveView):
 
     @property
     def _line(self) -> str:
-        """How far it is, and the task that moved last."""
+        """The progress, and the task that changed last."""
         row = self._last
         if row is None:
             return f"  {self._spent}"
@@ -136,7 +141,7 @@ class ModelProgress(LiveView):
         return f"  {self._spent}; {self._estimate}; {row.id} {one_line(row.label, LABEL)}: {phase}{speed}"
 
     def _drawn(self) -> Text:
-        """The table, the tasks that take longest first, as far as they fit."""
+        """Returns the table, the tasks that take longest first, as many as fit."""
         order = sorted(self._rows.values(), key=lambda row: row.total, reverse=True)
         shown = order[: max(1, self._console.height - BESIDE)]
         rows = [cells(row, self._peak_gflops) for row in shown]
@@ -152,7 +157,7 @@ class ModelProgress(LiveView):
 
 
 def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None:
-    """What was found for every task, those that take longest first."""
+    """Prints the result for every task, the tasks that take longest first."""
     headings = (*HEADINGS[:4], "default ms", *HEADINGS[4:7], "share", *HEADINGS[7:])
     rows: list[list[str]] = []
     for t in sorted(tuned.tasks, key=lambda t: t.total, reverse=True):
@@ -160,4 +165,4 @@ def print_tuned(console: Console, tuned: TunedModel, peak_gflops: float) -> None
         before = f"{t.default_seconds * 1e3:.3f}" if t.default_seconds is not None else ""
         part = f"{t.total / tuned.seconds:.1%}" if tuned.seconds else ""
         rows.append([name, task, count, work, before, best, rate, share, part, *rest])
-    print_table(console, headings, rows, words=(0, 1, 12, 13), spare=(10, 3, 9, 6, 7, 2, 11, 12))
+    print_table(console, headings, rows, words=(0, 1, 12, 13, 14, 15), spare=(10, 3, 9, 6, 7, 2, 11, 12, 15, 14))

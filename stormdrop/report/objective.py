@@ -1,17 +1,18 @@
-"""What tuning was to minimise and what that came to: inside the models where these were timed, else as estimated."""
+"""The objective of tuning and its value: in the models if these were timed, else as estimated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, log
 
+from stormdrop.report.gain import gain_text
 from stormdrop.report.text import counted, seconds_text
-from stormdrop.search.goal import GeometricMean, Goal, LatencyTargets
+from stormdrop.search.goal import GeometricMean, Goal, LatencyTargets, WeightedLatency
 from stormdrop.search.model_events import InModel, TunedModel
 
 
 def objective_rows(goal: Goal, found: Sequence[TunedModel]) -> list[tuple[str, str]]:
-    """The value of the objective, for people."""
+    """Returns the value of the objective, for people."""
     where = "in the model" if all(t.in_model is not None for t in found) else "estimated"
     worth = [_worth(t) for t in found]
     match goal:
@@ -21,13 +22,20 @@ def objective_rows(goal: Goal, found: Sequence[TunedModel]) -> list[tuple[str, s
         case GeometricMean():
             value = f"speedup {_mean_speedup(worth):.2f}x, the geometric mean"
         case _:
-            now, before = sum(w.seconds for w in worth), sum(w.default_seconds for w in worth)
-            value = f"latency {seconds_text(now)} (untuned: {seconds_text(before)})"
+            weights = goal.weights if isinstance(goal, WeightedLatency) else (1.0,) * len(worth)
+            total = InModel.total(worth, weights)
+            weighted = f" weighted {', '.join(f'{w:g}' for w in weights)}" if isinstance(goal, WeightedLatency) else ""
+            value = f"latency{weighted} {seconds_text(total.seconds)} (untuned: {seconds_text(total.default_seconds)})"
+            if len(worth) > 1 and total.rounds:
+                value = f"{value}, {gain_text(total)}"
     return [("objective", f"{value}, {where}")]
 
 
 def target_rows(target: float | None, tuned: TunedModel) -> list[tuple[str, str]]:
-    """Whether one model meets its latency target. The search, which times kernels alone, may have thought otherwise."""
+    """Returns whether one model meets its latency target.
+
+    The search, which times kernels alone, may have reached another result.
+    """
     if target is None:
         return []
     seconds = _worth(tuned).seconds
@@ -37,7 +45,7 @@ def target_rows(target: float | None, tuned: TunedModel) -> list[tuple[str, str]
 
 
 def objective_json(goal: Goal, found: Sequence[TunedModel]) -> dict[str, object]:
-    """Of all models together; the value in seconds, or how many times faster."""
+    """Returns the objective of all models together: its value in seconds, or as a speedup."""
     worth = [_worth(t) for t in found]
     match goal:
         case LatencyTargets(targets):
@@ -46,12 +54,22 @@ def objective_json(goal: Goal, found: Sequence[TunedModel]) -> dict[str, object]
             return {"name": "targets", "value": value, "targets": list(targets), "met": met}
         case GeometricMean():
             return {"name": "speedup", "value": _mean_speedup(worth)}
+        case WeightedLatency(weights):
+            total = InModel.total(worth, weights)
+            return {"name": "latency", "weights": list(weights), "value": total.seconds, **_gain_json(total)}
         case _:
-            return {"name": "latency", "value": sum(w.seconds for w in worth)}
+            total = InModel.total(worth, (1.0,) * len(worth))
+            return {"name": "latency", "value": total.seconds, **_gain_json(total)}
+
+
+def _gain_json(total: InModel) -> dict[str, object]:
+    """Returns the speedup of a sum of latencies; empty if models were not timed."""
+    tree = total.to_json()
+    return {key: tree[key] for key in ("speedup", "interval", "change")} if total.rounds else {}
 
 
 def target_of(goal: Goal, number: int) -> float | None:
-    """The latency target of one of the models, where there are targets."""
+    """Returns the latency target of one of the models; None if there are no targets."""
     return goal.targets[number] if isinstance(goal, LatencyTargets) else None
 
 

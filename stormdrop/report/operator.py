@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from stormdrop.codegen.llvm import assembly
 from stormdrop.driver.operator import Found, OperatorReport
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Program
@@ -17,7 +16,7 @@ from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.summary import next_step, search_rows
 from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
 from stormdrop.reservoir.record import DEFAULT, Record
-from stormdrop.runtime.building import text_of
+from stormdrop.runtime.building import code_text
 from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
@@ -28,7 +27,7 @@ COMPARED_QUALITY = 0.95
 
 
 def known_text(best: Record, task: Task, peak_gflops: float) -> str:
-    """What the store knows of a task that is about to be searched."""
+    """Returns the store's best result for a task that is about to be searched."""
     assert isinstance(best.result, Timing)
     speed = speed_text(best.result.seconds, task.flops, peak_gflops)
     by = f", found by {one_line(best.strategy)}" if best.strategy else ""
@@ -37,7 +36,7 @@ def known_text(best: Record, task: Task, peak_gflops: float) -> str:
 
 
 def print_operator(console: Console, report: OperatorReport, show: Sequence[str]) -> None:
-    """Everything; `show` names the parts that precede the figures."""
+    """Prints the whole report; `show` names the parts that precede the figures."""
     task, target, best = report.plan.task, report.plan.target, report.best
     heading(console, f"{task.name} on {target.name}, {target.isa}, {target.units}")
     console.print()
@@ -57,14 +56,15 @@ def print_operator(console: Console, report: OperatorReport, show: Sequence[str]
 
 
 def code_sections(program: Program, target: Target, show: Collection[str]) -> list[tuple[str, str]]:
-    """Title and text of what is asked for of a kernel: loops, llvm, asm."""
+    """Returns title and text of the requested forms of a kernel: loops, llvm, asm."""
     sections: list[tuple[str, str]] = []
     if "loops" in show:
-        sections.append(("loop program", "\n".join(f"  {line}" for line in str(program).splitlines())))
+        loops = code_text(program, target, "loops")
+        sections.append(("loop program", "\n".join(f"  {line}" for line in loops.splitlines())))
     if "llvm" in show:
-        sections.append(("LLVM IR", text_of(program, target)))
+        sections.append(("LLVM IR", code_text(program, target, "ir")))
     if "asm" in show:
-        sections.append(("assembly", assembly(text_of(program, target), target)))
+        sections.append(("assembly", code_text(program, target, "asm")))
     return sections
 
 
@@ -90,7 +90,7 @@ def _search(report: OperatorReport) -> list[tuple[str, str]]:
 
 
 def print_comparison(console: Console, report: OperatorReport) -> None:
-    """One line for each search. All began with nothing; each was timed in a moment of its own."""
+    """Prints one line for each search. All began with nothing; each was timed at a different moment."""
     heading(console, "searches, one after the other, each from nothing")
     has_rate = report.plan.task.flops > 0
     names = ["search", "best", *(["of peak"] if has_rate else [])]
@@ -117,7 +117,7 @@ def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
 
 
 def print_sketches(console: Console, task: Task, target: Target, rules: Sequence[Rule]) -> None:
-    """Every sketch that rules derive, with what the prior expects of its best point."""
+    """Prints every sketch that rules derive, with the prior's expectation of its best point."""
     heading(console, "sketches, by what the analytic prior expects of their best point")
     cells = [
         (str(k), seconds_text(s["expected_seconds"]), str(s["knobs"]), s["variant"], s["derivation"])

@@ -1,4 +1,4 @@
-"""What each pass does to a model's graph, as a difference of its lines."""
+"""The effect of each pass on a model's graph, as a difference of its lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from stormdrop.graph.passes import optimise
 
 
 def passes_text(graph: Graph) -> list[str]:
-    """The graph as imported, then for every pass the nodes before and after, and the lines that went and came."""
+    """Returns the graph as imported, then for every pass the number of nodes before and after, and the changed
+    lines.
+    """
     told = [str(graph)]
 
     def listen(name: str, before: Graph, after: Graph) -> None:

@@ -1,6 +1,6 @@
-"""The best so far over time and over trials, drawn by matplotlib: what `--plot` writes.
+"""The best so far over time and over trials, drawn by matplotlib for `--plot`.
 
-matplotlib is an optional extra and is imported when something is drawn; nothing here opens a window.
+matplotlib is an optional extra and is imported when something is drawn; no window is opened.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # told apart by colour-blind eyes too
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # distinct for colour-blind eyes too
 LOG_FROM = 3.0
 """Trials that differ by more than this factor are shown on a logarithmic scale."""
 ROOM_ABOVE = 4.0
-"""Trials slower than this many times the best are drawn at the upper edge: what matters is at the lower one."""
+"""The limit of the drawn range, in multiples of the best. Slower trials are drawn at the upper edge, since the lower
+edge matters.
+"""
 
 
 def check_plot(path: Path) -> None:
-    """Raises UserError for what can be known to go wrong before anything is measured."""
+    """Raises UserError for a plot that is known to fail before anything is measured."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"cannot draw {str(path)!r}: give a file that ends in {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -53,7 +55,7 @@ def save_plot(path: Path, searches: Sequence[Tuned], peak_gflops: float = 0.0) -
 
 
 def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
-    """Two panels, over time and over trials, one line for each search. Searches must be of one task."""
+    """Draws two panels, over time and over trials, one line for each search. Searches must be of one task."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.8), layout="constrained")
@@ -79,7 +81,7 @@ def draw(searches: Sequence[Tuned], peak_gflops: float = 0.0) -> Figure:
 
 
 def _legend(figure: Figure, axes: Axes, is_alone: bool) -> None:
-    """Below both panels, where it hides nothing."""
+    """Adds a legend below both panels, so that it hides nothing."""
     from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
@@ -90,7 +92,7 @@ def _legend(figure: Figure, axes: Axes, is_alone: bool) -> None:
 
 
 def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, peak_gflops: float) -> None:
-    """Trials as dots, the best so far as a staircase down to the end, the result as a star; droplets are marked."""
+    """Draws trials as dots, the best so far as a staircase, the result as a star; the begin of droplets is marked."""
     found = improvements(tuned.history)
     if not found:
         return
@@ -116,7 +118,7 @@ def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, 
 
 
 def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
-    """Time upwards in the unit that suits the best; logarithmic where trials differ much. Both panels share it."""
+    """Scales the time axis in the unit that suits the best; logarithmic if trials differ much. Both panels share it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     curves = [found for tuned in searches if (found := improvements(tuned.history))]
@@ -141,11 +143,11 @@ def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
 
 
 def _share_axis(axes: Axes, flops: float, peak_gflops: float) -> None:
-    """The same scale as a share of the machine's peak, on the right."""
+    """Adds the same scale on the right as a share of the machine's peak."""
     from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
     def inverse(x: ArrayLike) -> ArrayLike:
-        """The share that belongs to a time, or the time that belongs to a share; matplotlib asks for 0 too."""
+        """Returns the share for a time, or the time for a share; matplotlib also passes 0."""
         return flops / 1e9 / peak_gflops / np.maximum(x, 1e-30)
 
     shares = axes.secondary_yaxis("right", functions=(inverse, inverse))
@@ -156,5 +158,5 @@ def _share_axis(axes: Axes, flops: float, peak_gflops: float) -> None:
 
 
 def _plain(text: str) -> str:
-    """A dollar sign would begin a formula."""
+    """Escapes dollar signs, since a dollar sign would begin a formula."""
     return clean(text).replace("$", r"\$")

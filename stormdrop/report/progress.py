@@ -41,7 +41,7 @@ class TuningProgress(LiveView):
                 self._best, self._elapsed = best, elapsed
                 self._renew()
             case events.Retiming(candidates):
-                self._show(at_once=True)  # the rounds that have not been told yet
+                self._show(at_once=True)  # the rounds that were not shown yet
                 self._phase = "timing the best again"
                 if self._live is None:
                     some = f" {candidates} again, in turns" if candidates > 1 else " again"
@@ -75,7 +75,7 @@ class TuningProgress(LiveView):
             self._say(f"tuning {self._name}: {self._strategy} over {sketches}, {budget}{known}")
 
     def _redraw(self) -> None:
-        """A log has a line for each round, a board changes with every event."""
+        """Updates the board: a board changes with every event, while a log has a line for each round."""
         if self._live is not None:
             self._renew()
 
@@ -101,7 +101,7 @@ class TuningProgress(LiveView):
         return f"  {trials} measured{phase}, {self._failed} failed, best {self._speed}; {self._rate}, {spent}"
 
     def _drawn(self) -> Text:
-        """What is tuned, how far it is, the best so far, and how it came to that."""
+        """Returns the subject, the progress, the best so far, and the improvements that led to it."""
         trials = f"{self._measured} of {self._trials}" if self._trials is not None else str(self._measured)
         lines = [
             _row("tuning", self._name),
@@ -124,7 +124,7 @@ def _row(name: str, value: str, style: str = "") -> Text:
 
 
 def _bar(done: float, budget: float | None) -> str:
-    """How much of a budget is spent; nothing where there is none."""
+    """Returns a bar for the spent share of a budget; empty without a budget."""
     if not budget:
         return ""
     full = round(BAR * min(1.0, done / budget))

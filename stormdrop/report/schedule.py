@@ -1,4 +1,4 @@
-"""Schedules in a person's words: all of one, and what makes one different from another."""
+"""Schedules as text: a whole schedule, or the difference between two."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stormdrop.space.schedule import Schedule
 
 
 def schedule_lines(schedule: Schedule) -> list[str]:
-    """The derivation, one step a line, then the knobs of each stage on one line."""
+    """Returns the derivation, one step a line, then the knobs of each stage on one line."""
     knobs: dict[str, list[str]] = {}
     for name, value in schedule.values:
         stage, _, rest = name.partition(".")
@@ -15,7 +15,7 @@ def schedule_lines(schedule: Schedule) -> list[str]:
 
 
 def change_text(before: Schedule | None, after: Schedule) -> str:
-    """What makes a schedule different from the best before it, on one line: its knobs, or its derivation."""
+    """Returns the difference between a schedule and the best before it, on one line: its knobs, or its derivation."""
     if before is None or before.steps != after.steps or before.variant != after.variant:
         steps = " ".join(map(str, after.steps))
         return f"variant {after.variant}: {steps}" if after.variant else steps

@@ -1,4 +1,4 @@
-"""The store for people: its size, its tasks, the best of one of them. What `stormdrop store` prints."""
+"""Reports about the store: its size, its tasks, the best of one task. The output of `stormdrop store`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLD_TIMING = ", timing of an earlier version"
 
 
 def size_of(store: Store, path: Path) -> dict[str, Any]:
-    """Bytes of the file, of its write-ahead log and of what is in use; trials and tasks."""
+    """Returns the bytes of the file, of its write-ahead log and in use; trials and tasks."""
     summaries = store.summaries()
     return {
         "path": str(path),
@@ -58,7 +58,7 @@ def _temperature(cold: bool) -> str:
 
 
 def _when(created: float) -> str:
-    """Local time; a clock may have been anywhere, and a file may say anything."""
+    """Returns local time; "?" for a time that a wrong clock or a foreign file made invalid."""
     try:
         return datetime.fromtimestamp(created).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, OSError, ValueError):
@@ -106,13 +106,15 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
         for s in found
     ]
     print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9, 10))
+    if any(s.seconds is not None and not s.verified for s in found):
+        say(console, "?: a single trial, not timed again and compared with the reference in a fresh process")
 
 
 def _decided(verdict: VerdictSummary | None) -> str:
-    """How it was decided, and by how much; the incumbent, an earlier verdict or the default schedule, may have stayed.
-    The timing may be older than the code.
+    """Returns the method of the decision and its gain; the incumbent (a verdict's or the default schedule) may have
+    stayed.
 
-    Without a verdict `compile` takes the default schedule.
+    The timing may be older than the code. Without a verdict `compile` uses the default schedule.
     """
     if verdict is None:
         return ""
@@ -147,7 +149,7 @@ def _verdict_json(v: Verdict) -> dict[str, Any]:
 
 
 def print_best(console: Console, summary: Summary, record: Record, verdict: Verdict | None) -> None:
-    """The schedule, then its figures, then what was decided; its schedule only where it is another one."""
+    """Prints the schedule, its figures, and the verdict; the verdict's schedule only if it is a different schedule."""
     assert isinstance(record.result, Timing)
     timing = record.result
     heading(console, f"{summary.name} on {summary.target}, {_temperature(summary.cold)}")

@@ -1,4 +1,4 @@
-"""What a search found and what it cost, in rows of words: for `stormdrop op`, and for the page in a notebook."""
+"""The result of a search and its cost, in rows of words: for `stormdrop op`, and for the page in a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY_FAILED = 0.3
 
 
 def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
-    """Name and value of everything a person may want to know about how the best was found."""
+    """Returns name and value of everything of interest about the search for the best."""
     rows = [("search", _search(tuned)), ("spent", _spent(tuned))]
     if found := improvements(tuned.history):
         marks = [(quality, reached(found, quality)) for quality in QUALITIES]
@@ -54,7 +54,7 @@ def _spent(tuned: Tuned) -> str:
 
 
 def next_step(tuned: Tuned, is_stored: bool) -> str:
-    """What a person might do now; empty where nothing suggests itself."""
+    """Returns a suggestion for the user; empty if there is none."""
     again = "it begins from what is stored" if is_stored else "with a --store it would begin from here"
     found = improvements(tuned.history)
     if tuned.interrupted or not tuned.verified:

@@ -13,23 +13,28 @@ clean = printable
 
 
 def name_text(name: str, most: int = 60) -> str:
-    """A name so that it can be typed again, cut where it is endless."""
+    """Returns a name so that it can be typed again, cut if it is very long."""
     return clean(name if len(name) <= most else f"{name[: most - 1]}…")
 
 
+def node_text(name: str, most: int = 32) -> str:
+    """Returns the name of a node; the beginning of a long path is cut, since its end is distinctive."""
+    return clean(name if len(name) <= most else f"…{name[1 - most :]}")
+
+
 def one_line(text: str, most: int = 200) -> str:
-    """A message of any length on one line: white space folded, control characters escaped, the end cut off."""
+    """Returns a message of any length on one line: white space folded, control characters escaped, the end cut off."""
     line = clean(" ".join(text.split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit that suits so long a time, and its seconds."""
+    """Returns the unit that suits a time, and the unit's seconds."""
     return next((u for u in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if seconds >= u[1]), ("ns", 1e-9))
 
 
 def seconds_text(seconds: float) -> str:
-    """Three digits or more, with a fitting unit: 1.04 ms, 34.7 ms, 125 s."""
+    """Returns a time with three digits or more and a fitting unit: 1.04 ms, 34.7 ms, 125 s."""
     if not math.isfinite(seconds):
         return "unknown"
     unit, scale = time_unit(seconds)
@@ -38,7 +43,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """How long a person waits: 0.4 s, 12.3 s, 2:05 min, 1:02:05 h."""
+    """Returns a time that a person waits: 0.4 s, 12.3 s, 2:05 min, 1:02:05 h."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -55,7 +60,7 @@ def bytes_text(count: int) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """1 trial, 2 trials."""
+    """Returns a count with its noun: 1 trial, 2 trials."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -64,33 +69,34 @@ def threads_text(threads: int) -> str:
 
 
 def budget_text(trials: int | None, seconds: float | None) -> str:
-    """at most 9 trials or 30.0 s; empty where there is no limit."""
+    """Returns the limits of a budget: "at most 9 trials or 30.0 s"; empty if there is no limit."""
     limits = [counted(trials, "trial")] if trials is not None else []
     limits += [span_text(seconds)] if seconds is not None else []
     return f"at most {' or '.join(limits)}" if limits else ""
 
 
 def expected_text(share: float) -> str:
-    """another minute may gain 0.4%."""
+    """Returns the expected gain: "another minute may gain 0.4%"."""
     return f"another minute may gain {share:.1%}"
 
 
 def stored_text(path: str | None, not_kept: str) -> str:
-    """Where trials are kept, unless they are not, or not all of them."""
+    """Returns the path at which trials are kept, or the reason if not all of them are."""
     if not_kept:
         return f"not everything: {one_line(not_kept, 500)}"
     return path or "nothing is kept"
 
 
 def share_text(gflops: float | None, peak_gflops: float) -> str:
-    """Of the peak, 76.0%; empty where there is no peak, and above it: a nominal rate counts the operations of the
-    direct algorithm, and Winograd's needs fewer.
+    """Returns a share of the peak such as 76.0%; empty without a peak, and above the peak.
+
+    A nominal rate counts the operations of the direct algorithm, and Winograd's needs fewer.
     """
     return f"{gflops / peak_gflops:.1%}" if gflops is not None and 0 < gflops <= peak_gflops else ""
 
 
 def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) -> str:
-    """A time; with its nominal rate, and its share of the peak, where there are operations to count."""
+    """Returns a time; with its nominal rate, and its share of the peak, if there are operations to count."""
     if seconds is None:
         return "nothing ran yet"
     parts = [seconds_text(seconds)]

@@ -1,8 +1,8 @@
-"""Claims: what a file of lines says of schedules, and whether it can be true.
+"""Claims: statements of a file of lines about schedules, and the check whether they can be true.
 
-A claim says that a schedule is a program of its task on a target, and how long it took. It is refused if the schedule
-is no legal point of a sketch, or if it took less time than the machine needs. Nobody can check a schedule that follows
-unknown rules: it is left as it is.
+A claim states that a schedule is a program of its task on a target, and its time. It is refused if the schedule is no
+legal point of a sketch, or if its time is shorter than the machine needs. A schedule with unknown rules cannot be
+checked, so it is left unchanged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ REASON_CHARACTERS = 200
 LEAST_SECONDS = 1e-8
 """No call of a kernel takes less."""
 FLOOR_SHARE = 0.5
-"""Of the judge's lower bound, below which no time is believed: clocks may be higher than when the peak was timed."""
+"""The share of the judge's lower bound below which no time is accepted: clocks may be higher than when the peak was
+timed.
+"""
 THREAD_BYTES_PER_SECOND = 2 * 64 * 6.5e9
 """More than any thread stores: two vectors of 64 bytes a cycle, at a clock that no CPU has. A multiprocessor of a GPU,
 which counts as a thread, stores no more in a cycle, at less than half of this clock."""
 
 
 class Refused(Exception):
-    """A line that is not kept; the message says why."""
+    """The error for a line that is not kept; the message has the reason."""
 
 
 def shortened(reason: str) -> str:
@@ -42,7 +44,7 @@ def shortened(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`schedule` computes `task` on `target`, in `seconds`; None where nothing was timed."""
+    """A claim that `schedule` computes `task` on `target`, in `seconds`; None if nothing was timed."""
 
     task: Task
     target: Target
@@ -51,9 +53,9 @@ class Claim:
 
 
 def replayed(claims: Sequence[Claim], here: Target) -> list[Schedule | Refused]:
-    """The schedule of each claim, as its sketch writes it, or why the claim is refused.
+    """Returns the schedule of each claim in its sketch's form, or the reason for the refusal.
 
-    Claims of one sketch are looked at together, as a matrix of points, since one at a time takes a millisecond each.
+    Claims of one sketch are checked together, as a matrix of points, since single checks take a millisecond each.
     """
     sketches: dict[object, list[int]] = {}
     for k, claim in enumerate(claims):
@@ -68,7 +70,7 @@ def replayed(claims: Sequence[Claim], here: Target) -> list[Schedule | Refused]:
 
 
 def _replayed_together(claims: Sequence[Claim], here: Target) -> list[Schedule | Refused]:
-    """For claims of one sketch; one by one where one of several broke the computation for all."""
+    """Checks claims of one sketch together; one by one if a claim broke the computation for all."""
     first = claims[0]
     try:
         schedule, task = first.schedule, first.task
@@ -84,7 +86,7 @@ def _replayed_together(claims: Sequence[Claim], here: Target) -> list[Schedule |
         with np.errstate(all="ignore"):
             good &= sketch.legal(tried) & (sketch.canonical(tried) == tried).all(axis=1)
         floor = floor_seconds(sketch, here)
-    except Exception as error:  # what stands in a file need not be what the code expects
+    except Exception as error:  # the content of a file need not meet the code's assumptions
         if len(claims) > 1:
             return [_replayed_together([claim], here)[0] for claim in claims]
         return [Refused(shortened(f"the schedule cannot be replayed: {error}"))]
@@ -100,7 +102,7 @@ def _replayed_together(claims: Sequence[Claim], here: Target) -> list[Schedule |
 
 
 def is_believable(claim: Claim, rules: Sequence[Rule]) -> bool:
-    """Whether the claim's target can be so fast. Nobody can tell of a schedule that cannot be replayed."""
+    """Returns whether the claim's target can be so fast; True for a schedule that cannot be replayed."""
     try:
         sketch, _ = replay(claim.task, claim.schedule, claim.target, rules)
     except ScheduleError:
@@ -109,10 +111,11 @@ def is_believable(claim: Claim, rules: Sequence[Rule]) -> bool:
 
 
 def floor_seconds(sketch: Sketch, here: Target) -> float:
-    """Fewer seconds are not believed of any point. A line's own description of a machine like `here` is not trusted.
+    """Returns the least believable seconds of any point. A line's own description of a machine like `here` is not
+    trusted.
 
-    Multiply-adds take time, and so do the bytes of the results. Those of inputs may not: a gather reads little of its
-    table.
+    Multiply-adds take time, and so do the bytes of the results. The bytes of inputs may not: a gather reads little of
+    its table.
     """
     target = here.with_threads(sketch.target.threads) if sketch.target.cpu == here.cpu else sketch.target
     computing = FLOOR_SHARE * judge_of(target).least_seconds(sketch.structure)

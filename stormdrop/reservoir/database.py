@@ -1,4 +1,5 @@
-"""The SQLite file under a store: how it is written, and what its failures mean. `opening` says who may open it.
+"""The SQLite file under a store: transactions, and the meaning of its failures. `opening` decides which files are
+opened.
 
     write(work)   one transaction, taken at once (BEGIN IMMEDIATE), repeated while other processes write
     read(work)    one snapshot; with a write-ahead log no writer is waited for
@@ -9,7 +10,6 @@ memory has one connection, and its threads take turns.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import sqlite3
@@ -21,25 +21,27 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from stormdrop.errors import warn
 from stormdrop.reservoir import schema
 from stormdrop.reservoir.rows import StoreError
 
-_log = logging.getLogger("stormdrop.store")
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 BUSY_SECONDS = 5.0
-"""How long SQLite itself waits for a lock, polling."""
+"""The time that SQLite itself waits for a lock, polling."""
 PATIENCE_SECONDS = 60.0
-"""How long a transaction is tried again before it is given up."""
+"""The time for which a transaction is retried."""
 LOG_BYTES = 32 << 20
-"""What a write-ahead log is cut back to after a checkpoint."""
+"""The size to which a write-ahead log is truncated after a checkpoint."""
 _abandoned: list[sqlite3.Connection] = []
-"""Of parent processes: closing one here could release locks that are not ours."""
+"""Connections of parent processes: closing such a connection here could release locks of the parent."""
 
 
 class StoreFull(StoreError):
-    """The disk, a quota or a limit on file sizes leaves no room; nothing of what was to be written is in the file."""
+    """The error for no room, by the disk, a quota or a limit on file sizes; nothing of the transaction is in
+    the file.
+    """
 
 
 _FREE_SPACE = "free some space, or remove old trials with `stormdrop store prune`"
@@ -50,7 +52,7 @@ class StoreBusy(StoreError):
 
 
 def result_code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; 0 where the module itself complains."""
+    """Returns SQLite's primary result code; 0 for an error of the module itself."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -74,9 +76,9 @@ def is_no_room(error: sqlite3.Error) -> bool:
 class Database:
     """A store's file, or (`path` None) memory.
 
-    `vfs` names one of SQLite's own ways to lock files, for odd file systems. With `in_place` the file is locked for
-    this process alone, and transactions keep what undoes them in memory: they need no room on the disk, but whoever is
-    killed while one is written leaves a damaged file.
+    `vfs` names one of SQLite's ways to lock files, for unusual file systems. With `in_place` the file is locked for
+    this process alone, and transactions keep their rollback data in memory. They need no room on the disk, but a
+    process killed during a transaction leaves a damaged file.
     """
 
     def __init__(self, path: Path | None, vfs: str = "", in_place: bool = False) -> None:
@@ -95,7 +97,7 @@ class Database:
     # ---- connections -------------------------------------------------------------------------------------------------
 
     def connection(self) -> sqlite3.Connection:
-        """This thread's, in this process."""
+        """Returns the connection of this thread in this process."""
         if self._pid != os.getpid():
             self._leave_parent()
         key = threading.get_ident() if self.path else 0
@@ -110,7 +112,7 @@ class Database:
         return found
 
     def adopt(self, connection: sqlite3.Connection) -> None:
-        """Make a connection to memory, with tables of any version, the one of this store in memory."""
+        """Makes a connection to memory, with tables of any version, the connection of this store in memory."""
         self._prepare(connection)
         self._connections[0] = connection
 
@@ -152,13 +154,13 @@ class Database:
         mode = _journal(connection)
         if mode not in ("wal", "") and not self._has_told:
             self._has_told = True
-            told = "%s: no write-ahead log on this file system, using a rollback journal: readers wait for writers"
-            _log.warning(told, self.path)
+            told = "no write-ahead log on this file system, using a rollback journal: readers wait for writers"
+            warn(f"{self.path}: {told}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
     def close(self) -> None:
-        """Close this process's connections; using it again opens it again. A store in memory is gone."""
+        """Closes this process's connections; further use opens the file again. A store in memory is lost."""
         if self._pid != os.getpid():
             self._leave_parent()
         with self._opening:
@@ -167,7 +169,7 @@ class Database:
             self._connections = {}
 
     def _drop(self) -> None:
-        """Forget this thread's connection: after an error its state is not trusted."""
+        """Closes this thread's connection: after an error its state is not trusted."""
         if self.path is None:
             return
         with self._opening:
@@ -177,7 +179,7 @@ class Database:
                 found.close()
 
     def _is_gone(self) -> bool:
-        """Whether somebody removed or replaced the file: what we then write would be lost with the last connection."""
+        """Returns whether the file was removed or replaced: later writes would be lost with the last connection."""
         key = threading.get_ident()
         if self.path is None or self._pid != os.getpid() or key not in self._connections:
             return False
@@ -189,12 +191,12 @@ class Database:
     # ---- transactions ------------------------------------------------------------------------------------------------
 
     def write(self, work: Work[T]) -> T:
-        """All of `work` or nothing. It may be called again after a collision, so it must not change anything else.
+        """Runs all of `work` or nothing. A collision repeats `work`, so it must not change anything else.
 
-        Raises StoreFull, StoreBusy or, for a file that was damaged or taken away, StoreError.
+        Raises StoreFull, StoreBusy or, for a damaged or removed file, StoreError.
         """
         if self._is_gone():
-            _log.warning("%s was removed while it was open; it begins anew", self.name)
+            warn(f"{self.name} was removed while it was open; it begins anew")
             self._drop()
         return self._guarded(lambda c: _transaction(c, "BEGIN IMMEDIATE", lambda c: self._current(c, work)))
 
@@ -204,11 +206,11 @@ class Database:
 
     def _current(self, connection: sqlite3.Connection, work: Work[T]) -> T:
         if schema.version_of(connection) != schema.VERSION:
-            raise StoreError(f"{self.name} was brought to another version by another Stormdrop while this one used it")
+            raise StoreError(f"{self.name} was migrated by another version of Stormdrop while it was open here")
         return work(connection)
 
     def outside(self, work: Work[T]) -> T:
-        """What SQLite does not do within a transaction."""
+        """Runs statements that SQLite does not accept within a transaction."""
         return self._guarded(work)
 
     def _guarded(self, work: Work[T]) -> T:
@@ -221,13 +223,18 @@ class Database:
 
 
 def _make(path: Path) -> None:
-    """An empty file where there is none. A link to nothing stays one: whoever made it shall not choose our place."""
+    """Creates an empty file if there is none. A dangling link stays: the creator of the link must not choose
+    our file.
+    """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
 
 
 def _lock_in_place(connection: sqlite3.Connection) -> None:
-    """Alone, a connection needs no index of the log on the disk. The log is merged first: that may need room."""
+    """Locks the file for a single connection, which needs no index of the log on the disk.
+
+    The log is merged first, which may need room.
+    """
     for pragma in ("locking_mode = EXCLUSIVE", "temp_store = MEMORY", "journal_mode = MEMORY"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
 
@@ -244,9 +251,10 @@ def connect(uri: str) -> sqlite3.Connection:
 
 
 def _journal(connection: sqlite3.Connection) -> str:
-    """The journal that the file now has: `wal` unless its file system cannot; empty where that is not settled yet.
+    """Returns the current journal of the file: `wal` unless its file system cannot; empty if that is not settled yet.
 
-    Changing it needs the file alone for a moment; whoever finds it taken leaves the change to the next.
+    A change of the journal needs the file alone for a moment. If the file is locked, the next connection makes the
+    change.
     """
     try:
         mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
@@ -271,7 +279,7 @@ def _transaction(connection: sqlite3.Connection, begin: str, work: Work[T]) -> T
 
 
 def patiently(attempt: Callable[[], T]) -> T:
-    """Again while the file is locked: SQLite waits by itself, but not wherever waiting could be a deadlock."""
+    """Retries while the file is locked: SQLite waits by itself, but not if waiting could be a deadlock."""
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -283,7 +291,7 @@ def patiently(attempt: Callable[[], T]) -> T:
 
 
 def _ours(error: sqlite3.Error | OSError, name: str, advice: str) -> Exception:
-    """What a failure means for whoever uses the store; a complaint about our own SQL is a bug, and stays what it is.
+    """Returns the error of this package for a failure of SQLite; an error in our own SQL is a bug, and stays unchanged.
 
     `advice` is for a disk without room.
     """

@@ -6,7 +6,7 @@ verified trial.
     class     the donor's variant is of the class of a variant of the task
     anchor    the anchor stages are of one class, the epilogues differ
 
-Donors of the class come before those of the anchor class, then the nearest first. The distance of two tasks is the
+Donors of the class come before donors of the anchor class, then the nearest first. The distance of two tasks is the
 Euclidean distance of the log2 of their anchor stages' extents: a factor of two in one extent is 1. Another number of
 threads or another temperature is one unit more.
 """
@@ -40,14 +40,14 @@ CONFIRMED = """EXISTS (SELECT 1 FROM verdict AS earlier WHERE earlier.id < verdi
     AND earlier.task_id = verdict.task_id AND earlier.machine_id = verdict.machine_id AND earlier.cold = verdict.cold
     AND earlier.model = verdict.model AND (earlier.provenance = 'imported') = (verdict.provenance = 'imported')
     AND earlier.schedule = verdict.schedule AND earlier.schedule <> earlier.against)"""
-"""An earlier verdict decided for the same schedule, against another one."""
+"""The SQL condition that an earlier verdict decided for the same schedule, against another schedule."""
 UNCHALLENGED = f"(verdict.method = '{NO_CHALLENGER}' AND verdict.schedule = verdict.against AND NOT {CONFIRMED})"
 """A default schedule that nothing seemed faster than: it has not won anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kinship:
-    """How a schedule can be carried to a task, and how far that is."""
+    """The way to carry a schedule to a task, and its distance."""
 
     key: Key
     distance: float
@@ -57,20 +57,22 @@ class Kinship:
         return self.key != "class", self.distance
 
     def units(self, is_equal: bool) -> float:
-        """The distance of a donor: one more where it was measured with other threads or at the other temperature."""
+        """Returns the distance of a donor: one more if it was measured with other threads or at the other
+        temperature.
+        """
         return self.distance + (not is_equal)
 
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A winner of another task, or of this one on other threads or at the other temperature."""
+    """A winner of another task, or of the same task on other threads or at the other temperature."""
 
     task: Task
     schedule: Schedule
     target: Target
     """The machine and the temperature at which it won."""
     model: str
-    """In which the task was measured last; empty for a single operator."""
+    """The model in which the task was measured last; empty for a single operator."""
     kinship: Kinship
     is_equal: bool
     """Measured with as many threads and at the same temperature."""
@@ -85,10 +87,10 @@ class Donor:
 
 
 def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, rules: Sequence[Rule]) -> list[Winner]:
-    """The winner of every task that shares a key with this one, for each machine and temperature.
+    """Returns the winner of every task that shares a key with `task`, for each machine and temperature.
 
-    `models` are names of models or keys of machines: only what was measured while such a model was tuned, or on such a
-    machine. A default schedule that nothing challenged has not won anything.
+    `models` are names of models or keys of machines. They limit the winners to measurements made while tuning such a
+    model, or on such a machine. A default schedule without challengers has not won anything.
     """
     kin = "task_id IN (SELECT id FROM task WHERE class_key = ? OR (anchor_key = ? AND anchor_key <> ''))"
     readable = f"rules_id IN ({allowed_rules(c, rules)})"
@@ -113,9 +115,10 @@ def winners(c: sqlite3.Connection, task: Task, models: Collection[str] | None, r
 
 
 def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictRow, str]]:
-    """The newest verdict for each task, machine and temperature, and the model in which the task was measured last.
+    """Returns the newest verdict for each task, machine and temperature, and the model in which the task was measured
+    last.
 
-    Without imported verdicts, and without those for a default schedule that nothing challenged.
+    Imported verdicts and default schedules without challengers are left out.
     """
     return _newest(c, rules, "provenance <> 'imported'")
 
@@ -123,8 +126,9 @@ def decided(c: sqlite3.Connection, rules: Sequence[Rule]) -> list[tuple[VerdictR
 def _newest(
     c: sqlite3.Connection, rules: Sequence[Rule], condition: str, values: Sequence[str] = ()
 ) -> list[tuple[VerdictRow, str]]:
-    """For each task, machine and temperature, the newest of the verdicts that fulfil a condition, those made here
-    before imported ones; without default schedules that nothing challenged.
+    """Returns, for each task, machine and temperature, the newest verdict that fulfils a condition.
+
+    Verdicts made here come before imported verdicts. Default schedules without challengers are left out.
     """
     query = f"""SELECT {VERDICTS.row}, {MODEL_OF_VERDICT} FROM {VERDICTS.source}
         WHERE verdict.id IN (SELECT id FROM (SELECT id, max(((provenance <> 'imported') << 60) + id) FROM verdict
@@ -135,8 +139,10 @@ def _newest(
 
 
 def donors_of(rows: Iterable[Winner], task: Task, target: Target, models: Collection[str] | None = None) -> list[Donor]:
-    """The donors for a task on a target among `rows`, the best first. Left out: what this version cannot read, and what
-    was measured on another kind of machine, unless the machine's key is among `models`.
+    """Returns the donors for a task on a target among `rows`, the best first.
+
+    Rows that this version cannot read are left out. So are rows of another kind of machine, unless the machine's key is
+    among `models`.
     """
     found: list[Donor] = []
     for row, model in rows:
@@ -162,7 +168,7 @@ def _trial(row: TrialRow, target: Target) -> Record:
 
 
 def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:
-    """How a schedule of one task can be carried to another; None where they share no key."""
+    """Returns the way to carry a schedule of one task to another; None if they share no key."""
     if not 0 <= schedule.variant < len(origin.variants):
         return None
     donor = origin.variants[schedule.variant]
@@ -174,5 +180,5 @@ def kinship(origin: Task, schedule: Schedule, task: Task) -> Kinship | None:
 
 
 def distance(a: Sequence[int], b: Sequence[int]) -> float:
-    """Of the extents of two variants that share a key."""
+    """Returns the distance of the extents of two variants that share a key."""
     return float(np.linalg.norm(np.log2(np.maximum(a, 1)) - np.log2(np.maximum(b, 1))))

@@ -1,4 +1,7 @@
-"""How a store stays within its size: the oldest trials go first, verified ones last. Verdicts stay: they are few."""
+"""Eviction, which limits the size of a store: the oldest trials are removed first, verified trials last.
+
+Verdicts stay, because they are few.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ CHUNK = 2000
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many trials went, and the bytes in use before and after."""
+    """The number of removed trials, and the bytes in use before and after."""
 
     removed: int
     before_bytes: int
@@ -29,8 +32,9 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What to remove: the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
-    `older_than` (Unix time), verified ones only with `winners`.
+    """The limits of a store. The oldest trials are removed until at most `max_bytes` are used, verified trials last.
+
+    Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`.
     """
 
     max_bytes: int | None = None
@@ -39,7 +43,7 @@ class Pruning:
 
 
 def prune(database: Database, wanted: Pruning) -> Pruned:
-    """Remove trials; the file shrinks. Verdicts stay. Raises StoreFull where there is no room for a journal."""
+    """Removes trials; the file shrinks. Verdicts stay. Raises StoreFull if there is no room for a journal."""
     before, removed = database.read(used_bytes), 0
     if wanted.older_than is not None:
         which = "created < ?" if wanted.winners else "created < ? AND verified = 0"
@@ -52,10 +56,10 @@ def prune(database: Database, wanted: Pruning) -> Pruned:
 
 
 def prune_file(path: Path, wanted: Pruning, vfs: str = "") -> Pruned:
-    """As `prune`, also on a full disk: where no journal can be written, the file is changed in place.
+    """Prunes a file as `prune` does, also on a full disk: without room for a journal, the file is changed in place.
 
-    Raises UserError where there is no store, or none that can be written; StoreFull if its log is longer than what is
-    left on the disk: the log has to be merged into the file before anything can be removed.
+    Raises UserError if there is no store, or if it cannot be written. Raises StoreFull if its log is longer than the
+    room left on the disk, since the log is merged into the file before anything is removed.
     """
     if not path.exists():
         raise UserError(f"there is no store at {path}")
@@ -84,7 +88,7 @@ def used_bytes(connection: sqlite3.Connection) -> int:
 
 
 def evict(database: Database, max_bytes: int) -> int:
-    """Remove old trials until at most `max_bytes` are used or none is left; how many went."""
+    """Removes old trials until at most `max_bytes` are used or none is left; returns the number of removed trials."""
     count = database.read(lambda c: int(c.execute("SELECT count(*) FROM trial").fetchone()[0]))
     row_bytes = max(1, database.read(used_bytes) // max(1, count))
     removed = 0
@@ -98,7 +102,7 @@ def evict(database: Database, max_bytes: int) -> int:
 
 
 def _remove_oldest(connection: sqlite3.Connection, count: int) -> int:
-    """By row id: a clock that jumped may have made the newest trial the earliest."""
+    """Removes the oldest trials by row id: a clock that jumped may have made the newest trial the earliest."""
     gone = 0
     for verified in (0, 1):
         query = f"DELETE FROM trial WHERE id IN (SELECT id FROM trial WHERE verified = {verified} ORDER BY id LIMIT ?)"
@@ -110,16 +114,16 @@ def _remove_oldest(connection: sqlite3.Connection, count: int) -> int:
 
 
 def remove_unused(connection: sqlite3.Connection) -> None:
-    """Tasks without a trial or a verdict. Targets and versions are few and small."""
+    """Removes tasks without a trial or a verdict. Targets and versions are few and small, so they stay."""
     unused = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {t} WHERE task_id = task.id)" for t in ("trial", "verdict"))
     connection.execute(f"DELETE FROM task WHERE {unused}")
 
 
 def shrink(database: Database) -> None:
-    """Give free pages back to the file system."""
+    """Returns free pages to the file system."""
     database.write(remove_unused)
     if database.path is None:
         return
-    # As a script: each step of this statement frees one page, and `execute` makes only the first.
+    # As a script: each step of this statement frees one page, and `execute` runs only the first step.
     database.outside(lambda c: c.executescript("PRAGMA incremental_vacuum"))
     database.outside(lambda c: c.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())

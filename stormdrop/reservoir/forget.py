@@ -1,4 +1,4 @@
-"""Taking back what was decided for a task, and with that, if wanted, what was measured of it."""
+"""The removal of a task's verdicts and, if wanted, of its measurements."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from stormdrop.reservoir.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How many rows went."""
+    """The number of removed rows."""
 
     verdicts: int
     trials: int
 
 
 def forget(connection: sqlite3.Connection, summaries: Iterable[Summary], with_trials: bool) -> Forgotten:
-    """Remove the verdicts of tasks, each on a machine at a temperature: the tasks' own, imported ones, and their part
-    in what models accepted.
+    """Removes the verdicts of tasks, each on a machine at a temperature.
+
+    These are the tasks' own verdicts, imported verdicts, and the tasks' part in verdicts of models.
     """
     removed = {"verdict": 0, "trial": 0}
     where = """task_id = (SELECT id FROM task WHERE digest = ?)

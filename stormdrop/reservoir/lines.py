@@ -1,10 +1,10 @@
-"""Trials and verdicts as lines of JSON: what `store export` writes and `store import` reads.
+"""Trials and verdicts as lines of JSON: the format of `store export` and `store import`.
 
-A line stands for itself: it holds the task, the target, the schedule and everything that was measured or decided. A
-verdict's line says `"kind": "verdict"`, a trial's has no kind. What is read comes from anybody. A line is kept only if
-this version could have written it: `line_of(row_of(record))` of what was read says the same, and so does
-`verdict_line(verdict_row(verdict))`. What a line says of its schedules must be possible (`stormdrop.reservoir.claims`);
-one that follows an unknown rule is looked at when somebody replays it. Nothing is imported for it.
+A line is self-contained: it holds the task, the target, the schedule and every measurement or decision. A verdict's
+line has `"kind": "verdict"`, a trial's has no kind. Lines are untrusted. A line is kept only if this version could have
+written it: `line_of(row_of(record))` reproduces the line, and so does `verdict_line(verdict_row(verdict))`. A line's
+claims about its schedules must be possible (`stormdrop.reservoir.claims`). A line with an unknown rule is checked when
+it is replayed; no module is imported for the rule.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FORMAT = 1
 VERDICT = "verdict"
 """The kind of a verdict's line."""
 Entry = Record | Verdict
-"""What a line holds."""
+"""The content of a line."""
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
 MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
 
@@ -56,7 +56,9 @@ MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
 
 
 def line_of(row: TrialRow) -> str:
-    """Without its newline. Task, target and schedule are JSON already, and go in as they are."""
+    """Returns the line of a trial, without its newline. Task, target and schedule are JSON already and are copied
+    unchanged.
+    """
     features = None if row.features is None else base64.b64encode(row.features).decode()
     tail = {
         "result": _result_json(result_of(row)),
@@ -74,7 +76,9 @@ def line_of(row: TrialRow) -> str:
 
 
 def verdict_line(row: VerdictRow) -> str:
-    """Without its newline. Where it was decided is not said: whoever reads it has it imported."""
+    """Returns the line of a verdict, without its newline. The place of the decision is omitted: to every reader it is
+    imported.
+    """
     tail = {
         "seconds": row.seconds,
         "against_seconds": row.against_seconds,
@@ -109,7 +113,7 @@ def _result_json(result: Result) -> dict[str, object]:
 
 
 def read_lines(file: IO[bytes], most: int = LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
-    """Number (from 1) and content of each line that is not blank; None for one too long to be held in memory."""
+    """Yields number (from 1) and content of each line that is not blank; None for a line too long for memory."""
     number = 0
     while line := file.readline(most):
         number += 1
@@ -122,7 +126,7 @@ def read_lines(file: IO[bytes], most: int = LINE_BYTES) -> Iterator[tuple[int, b
 
 
 def batched(lines: Iterator[tuple[int, bytes | None]], size: int) -> Iterator[list[tuple[int, bytes | None]]]:
-    """At most `size` lines at a time, fewer where they are long."""
+    """Yields at most `size` lines at a time, fewer if they are long."""
     batch: list[tuple[int, bytes | None]] = []
     nbytes = 0
     for number, line in lines:
@@ -137,15 +141,15 @@ def batched(lines: Iterator[tuple[int, bytes | None]], size: int) -> Iterator[li
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Reads lines for the machine `here`; those of other CPUs only if `foreign`."""
+    """A reader of lines for the machine `here`; it accepts lines of other CPUs only if `foreign`."""
 
     here: Target
     foreign: bool
     tasks: dict[str, Task] = field(default_factory=dict[str, Task])
-    """Those read before: one task has many lines."""
+    """Tasks read before: many lines share a task."""
 
     def entries(self, lines: Sequence[tuple[int, bytes | None]]) -> list[tuple[int, Entry | Refused]]:
-        """Each line's number with what it holds, or with why it is not kept."""
+        """Returns each line's number with its content, or with the reason for the refusal."""
         answers: list[Entry | Refused] = []
         for _, line in lines:
             try:
@@ -155,9 +159,10 @@ class LineReader:
         return [(number, answer) for (number, _), answer in zip(lines, _checked(answers, self.here))]
 
     def entry(self, line: bytes | None) -> Entry:
-        """Raises Refused, and nothing else, for whatever is neither a record nor a verdict.
+        """Returns the content of a line. Raises Refused, and no other error, for a line that is neither a record nor a
+        verdict.
 
-        Whether its schedules can be replayed is for `replayed` to say.
+        `replayed` decides whether its schedules can be replayed.
         """
         if line is None:
             raise Refused(f"longer than {LINE_BYTES} bytes")
@@ -225,7 +230,7 @@ def _record(data: dict[str, Any], task: Task, target: Target) -> Record:
 
 
 def _verdict(data: dict[str, Any], task: Task, target: Target) -> Verdict:
-    """As an imported one, whatever it was where it comes from."""
+    """Returns a line's verdict as an imported verdict, regardless of its provenance in its source."""
     if (method := _text(data, "method")) == VERIFIED_RECORD:
         raise Refused("a verdict that was made of a verified record has no line")
     return Verdict(
@@ -248,7 +253,7 @@ def _verdict(data: dict[str, Any], task: Task, target: Target) -> Verdict:
 
 
 def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry | Refused]:
-    """The entries, with schedules as their sketches write them; refused where one of their claims is."""
+    """Yields the entries, with schedules in their sketches' form; an entry with a refused claim is refused."""
     claims = [{} if isinstance(entry, Refused) else _claims(entry) for entry in entries]
     schedules = iter(replayed([claim for some in claims for claim in some.values()], here))
     for entry, some in zip(entries, claims):
@@ -258,7 +263,9 @@ def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry
 
 
 def _claims(entry: Entry) -> dict[str, Claim]:
-    """What an entry says of its schedules, by field; nothing where it says that its schedule cannot be lowered."""
+    """Returns an entry's claims about its schedules, by field; none for a trial with a schedule that could not be
+    lowered.
+    """
     if isinstance(entry, Verdict):
         against = Claim(entry.task, entry.target, entry.against, entry.against_seconds)
         return {"schedule": Claim(entry.task, entry.target, entry.schedule, entry.seconds), "against": against}
@@ -312,7 +319,7 @@ def _text(data: dict[str, Any], name: str, most: int = NAME_CHARACTERS) -> str:
 
 
 def _encodable(name: str, value: str) -> str:
-    """Neither SQLite nor a file of lines takes a lone surrogate."""
+    """Returns `value`. Raises Refused for a lone surrogate, which neither SQLite nor a file of lines can hold."""
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise Refused(f"{name} has a lone surrogate")
     return value
@@ -395,7 +402,7 @@ def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[
 
 
 def _is_same(a: object, b: object) -> bool:
-    """Equality of JSON values, in which true is not 1."""
+    """Returns whether JSON values are equal, with true unequal to 1."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_is_same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -24,7 +24,7 @@ from stormdrop.target.machine import Target
 
 @dataclass(frozen=True, slots=True)
 class TimedTrial:
-    """One trial; `seconds` is None where it failed."""
+    """One trial; `seconds` is None if it failed."""
 
     task: Task
     schedule: Schedule
@@ -37,7 +37,7 @@ class TimedTrial:
 
 
 def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[Rule]) -> list[TimedTrial]:
-    """Timed trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
+    """Returns timed trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
     machine = id_of(c, "machine", key=target.key())
     which = f"machine_id = ? AND seconds > 0 AND stopped_early = 0 AND rules_id IN ({allowed_rules(c, rules)})"
     known = c.execute(f"SELECT id, 2 * task_id + cold, seconds FROM trial WHERE {which} ORDER BY id", (machine,))
@@ -47,7 +47,9 @@ def measured(c: sqlite3.Connection, target: Target, limit: int, rules: Sequence[
 
 
 def trials_of(c: sqlite3.Connection, ids: Sequence[int]) -> dict[int, TimedTrial]:
-    """Trials by id, in ascending order; without those whose task or schedule this version cannot read."""
+    """Returns trials by id, in ascending order, without trials with tasks or schedules that this version
+    cannot read.
+    """
     query = """SELECT trial.id, task.json, schedule, cold, seconds FROM trial JOIN task ON task.id = task_id
         WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id"""
     found: dict[int, TimedTrial] = {}
@@ -70,7 +72,7 @@ class SketchRows:
 
 
 def by_sketch(trials: Sequence[TimedTrial], target: Target, rules: Sequence[Rule]) -> Iterable[SketchRows]:
-    """The trials whose schedules can be replayed, sketch by sketch, on the target at the trials' temperatures."""
+    """Returns the replayable trials, sketch by sketch, on the target at the trials' temperatures."""
     found: dict[tuple[Sketch, bool], list[tuple[int, NDArray[np.int64]]]] = {}
     for k, trial in enumerate(trials):
         try:

@@ -1,4 +1,4 @@
-"""Which files are opened as a store, and what stands in for one that cannot be written.
+"""The choice of files that are opened as a store, and the substitute for a store that cannot be written.
 
 Invariant: a file that is not a store of this or an earlier version is never written to, not a byte.
 """
@@ -30,7 +30,9 @@ _MAGIC = b"SQLite format 3\0"
 
 
 class Unwritable(Exception):
-    """The place cannot be written; the message says why. `is_full`: there is no room on its disk."""
+    """The error for a place that cannot be written; the message has the reason. `is_full`: there is no room on its
+    disk.
+    """
 
     def __init__(self, message: str, is_full: bool = False) -> None:
         super().__init__(message)
@@ -38,9 +40,9 @@ class Unwritable(Exception):
 
 
 def open_file(path: Path, vfs: str = "", in_place: bool = False) -> Database:
-    """The store in a file, made if there is none and brought to this version if it is of an earlier one.
+    """Opens the store in a file; creates it if there is none, and migrates it from an earlier version.
 
-    Raises Unwritable where that cannot be, UserError if the file is damaged, another program's or of a newer version.
+    Raises Unwritable if that is impossible, UserError if the file is damaged, another program's or of a newer version.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ def open_file(path: Path, vfs: str = "", in_place: bool = False) -> Database:
 
 
 def examine(path: Path) -> None:
-    """Look at a file without changing it.
+    """Checks a file without changing it.
 
     Raises UserError if it is no store that this version reads, OSError if it is unreadable.
     """
@@ -105,7 +107,7 @@ def _has_log(path: Path) -> bool:
 
 
 def copy_of(path: Path) -> Database:
-    """What a file that cannot be written holds, in memory; empty if there is none.
+    """Returns a copy in memory of a file that cannot be written; an empty store if there is no file.
 
     Raises OSError if it cannot be read either, UserError if it is no store of a known version.
     """
@@ -114,7 +116,7 @@ def copy_of(path: Path) -> Database:
     if not path.exists() or not path.stat().st_size:
         return memory
     failed = ""
-    # Where no index of the log can be made beside the file: alone, a connection has it in memory (on a full disk); in a
+    # If no index of the log can be made beside the file: alone, a connection has it in memory (on a full disk); in a
     # folder that is read-only, the file is read without its log.
     modes = ["mode=ro", *(["mode=rw"] if os.access(path, os.W_OK) else []), "mode=ro&immutable=1"]
     for mode in modes:

@@ -1,4 +1,4 @@
-"""One measurement as it is kept: what was measured, where, how, by whom, and what came out."""
+"""A measurement as the store keeps it: the task, the machine, the method, its origin, and the result."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.codegen.llvm import llvm_version
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Result
+from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from stormdrop.version import __version__
 
 DONOR = "donor"
 """The strategy, in records, and the phase of a candidate that was re-fitted from another task's schedule."""
@@ -20,11 +23,16 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What a record's meaning depends on."""
+    """The versions on which a record's meaning depends."""
 
     stormdrop: str
     llvm: str
     features: int
+
+
+def versions(target: Target) -> Versions:
+    """Returns the versions that records of a target have now."""
+    return Versions(__version__, llvm_version(), judge_of(target).features.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +48,18 @@ class Record:
     strategy: str = ""
     seed: int = 0
     number: int = 0
-    """Of the trial within its search, from 1."""
+    """The number of the trial within its search, from 1."""
     elapsed: float = 0.0
     """Seconds since its search began."""
     model: str = ""
-    """The model whose tuning measured it; empty for a single operator."""
+    """The model during whose tuning the trial was measured; empty for a single operator."""
     verified: bool = False
     created: float = 0.0
     """Unix time, by the wall clock, which may jump: only eviction looks at it."""
     features: NDArray[np.float32] | None = None
-    """Of `versions.features`; None where the schedule could not be replayed."""
+    """The features of version `versions.features`; None if the schedule could not be replayed."""
 
 
 def group_name(digest: str, cold: bool) -> str:
-    """The name under which a cost model knows a task at a temperature."""
+    """Returns a cost model's name for a task at a temperature."""
     return f"{digest}/{'cold' if cold else 'warm'}"

@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 
 class StoreError(StormdropError):
-    """The store cannot do what it was asked for; whoever asked can go on without it."""
+    """The error for an operation that the store cannot perform; the caller can continue without the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRow:
-    """What trials and verdicts both have, which are columns of other tables."""
+    """The fields that trials and verdicts share, which are columns of other tables."""
 
     task_digest: str
     class_key: str
@@ -56,7 +56,9 @@ class SharedRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow(SharedRow):
-    """Where nothing was timed, `seconds`, `spread` and `runs` are None and `failure` says of which kind that was."""
+    """A trial's columns. If nothing was timed, `seconds`, `spread` and `runs` are None and `failure` is the kind of
+    failure.
+    """
 
     cold: int
     verified: int
@@ -80,7 +82,7 @@ class TrialRow(SharedRow):
 
 _NAMES = {"class_key", "anchor_key", "task_name", "flops", "task_json"}
 MARKED = tuple(f.name for f in fields(TrialRow) if f.name not in _NAMES)
-"""What tells rows apart: tasks of one digest are one task, whatever it is called."""
+"""The fields that distinguish rows: tasks of one digest are one task, whatever its name."""
 
 
 ELSEWHERE = {
@@ -96,7 +98,7 @@ ELSEWHERE = {
     "llvm": "version.llvm",
     "feature_version": "version.features",
 }
-"""The fields of a `SharedRow`, and whose columns they are."""
+"""The fields of a `SharedRow`, and the tables and columns that hold them."""
 
 
 def column(name: str, table: str = "trial") -> str:
@@ -104,18 +106,18 @@ def column(name: str, table: str = "trial") -> str:
 
 
 def mark_of(values: Iterable[object]) -> int:
-    """64 bits of a digest of the `MARKED` values, in their order: equal rows have equal marks."""
+    """Returns 64 bits of a digest of the `MARKED` values, in their order: equal rows have equal marks."""
     text = json.dumps([v.hex() if isinstance(v, bytes) else v for v in values])
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
 def rules_of(schedule: Any) -> str:
-    """The rules that a schedule's JSON names, with their versions, each once: `pack 1, tile 1`."""
+    """Returns the rules that a schedule's JSON names, with their versions, each once: `pack 1, tile 1`."""
     return ", ".join(sorted({f"{step[0]} {step[1]}" for step in schedule["steps"]}))
 
 
 def unknown_rules(rules: str, known: Iterable[Rule] = RULES) -> set[str]:
-    """Those of `rules_of` that are not among the known ones."""
+    """Returns the rules of a `rules_of` text that are not among the known rules."""
     return set(filter(None, rules.split(", "))) - {f"{rule.name} {rule.version}" for rule in known}
 
 
@@ -127,7 +129,10 @@ def compact(value: object) -> str:
 
 
 def row_of(record: Record) -> TrialRow:
-    """Raises StoreError for a record whose figures are not numbers: it would mislead every search to come."""
+    """Returns the row of a record.
+
+    Raises StoreError for a record with figures that are not numbers: it would mislead every later search.
+    """
     result, versions, name = record.result, record.versions, text(record.task.name)
     times = {"elapsed": record.elapsed, "created": record.created, "build_seconds": result.build_seconds}
     for what, value in times.items():
@@ -175,7 +180,9 @@ def is_duration(seconds: float) -> bool:
 
 
 def text(value: str, most: int = NAME_CHARACTERS) -> str:
-    """As SQLite and files can hold it: not too long, and without lone surrogates, as crashed programs print them."""
+    """Returns a text that SQLite and files can hold: limited in length, and without the lone surrogates of crashed
+    programs.
+    """
     return value[:most].encode("utf-8", "replace").decode()
 
 
@@ -187,7 +194,9 @@ def task_columns(task: Task) -> tuple[str, str, str, str, float, str]:
 
 @lru_cache(maxsize=64)
 def target_text(target: Target) -> str:
-    """As every version wrote it: a CPU is not named as one, so that equal trials keep equal marks."""
+    """Returns a target's JSON in the form of every version: a CPU has no kind, so that equal trials keep equal
+    marks.
+    """
     return compact({name: value for name, value in target.to_json().items() if (name, value) != ("kind", "cpu")})
 
 
@@ -195,9 +204,9 @@ def target_text(target: Target) -> str:
 
 
 def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record:
-    """`task` is the row's, read once for many rows; `target` stands in where the row's own has another shape by now.
+    """Returns the record of a row. `task` is the row's, read once for many rows.
 
-    Raises UserError where the row does not hold what this version reads.
+    `target` replaces the row's target if its format is obsolete. Raises UserError if this version cannot read the row.
     """
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
     return Record(
@@ -226,7 +235,7 @@ def result_of(row: TrialRow) -> Result:
 
 
 def read(what: str, from_json: Callable[[Any], T], text: str) -> T:
-    """Raises UserError where it is not of a format that this version reads."""
+    """Raises UserError if it is not of a format that this version reads."""
     try:
         return from_json(json.loads(text))
     except ValueError as error:
@@ -234,7 +243,7 @@ def read(what: str, from_json: Callable[[Any], T], text: str) -> T:
 
 
 def target_of(text: str, otherwise: Target | None = None) -> Target:
-    """`otherwise` where the text has another shape by now. Raises UserError where that is not given."""
+    """Returns the target of a text, `otherwise` if its format is obsolete. Raises UserError if `otherwise` is None."""
     try:
         return _target(text)
     except UserError:

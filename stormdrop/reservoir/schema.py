@@ -1,13 +1,13 @@
-"""The tables of a store, and how a file of an earlier version becomes one of this version.
+"""The tables of a store, and the migration of a file from an earlier version.
 
-Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them: there is one way to
-every version, and it is walked in one transaction. A step that was released never changes.
+Version n is reached from version n - 1 by `STEPS[n - 1]`, a new file from nothing by all of them. There is one way to
+every version, executed in one transaction. A released step never changes.
 
     task ◀── trial, verdict ──▶ machine, target, version, rule_set
 
-A trial is a row of its own, and so is a verdict. What many of them share is a row of another table: the task, the
-machine's key, its full description (rates are measured anew now and then, so one machine has several), the versions,
-the rules a schedule needs. Order is that of the row ids, never that of a clock.
+A trial is a row of its own, and so is a verdict. Shared data are rows of other tables: the task, the machine's key, its
+full description, the versions, the rules a schedule needs. Rates are measured anew now and then, so one machine has
+several descriptions. Order is the order of the row ids, never of a clock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SECOND = (
 )
 _SECOND_INDEXES = (
     "DROP INDEX trial_task",
-    # Everything that `best` and `known` ask for, in the order in which they ask.
+    # Every column in the queries of `best` and `known`, in the order of the queries.
     """CREATE INDEX trial_best ON trial
         (task_id, machine_id, cold, verified, stopped_early, seconds, version_id, rules_id)""",
     "CREATE INDEX trial_recent ON trial (machine_id, feature_version)",
@@ -74,7 +74,7 @@ _SECOND_INDEXES = (
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Columns for the rules that a trial needs, the version of its features, and what tells it from others."""
+    """Adds columns for the rules that a trial needs, the version of its features, and its distinguishing mark."""
     for statement in _SECOND:
         connection.execute(statement)
     listed = ", ".join(map(column, MARKED))
@@ -106,7 +106,7 @@ _THIRD = (
 
 
 def _third(connection: sqlite3.Connection) -> None:
-    """The classes of variants, in place of those of whole tasks; anchor classes."""
+    """Replaces the classes of whole tasks by the classes of variants; adds anchor classes."""
     for statement in _THIRD:
         connection.execute(statement)
     for id, classes in _with_new_keys(connection):
@@ -114,9 +114,9 @@ def _third(connection: sqlite3.Connection) -> None:
 
 
 def _with_new_keys(connection: sqlite3.Connection) -> Iterator[tuple[int, list[str]]]:
-    """Write the keys of every task anew; its id, and the classes of its variants.
+    """Writes the keys of every task anew; yields its id, and the classes of its variants.
 
-    Tasks and schedules that this version cannot read stay as they are.
+    Tasks and schedules that this version cannot read stay unchanged.
     """
     for id, text in connection.execute("SELECT id, json FROM task").fetchall():
         try:
@@ -142,7 +142,7 @@ def _rename_classes_of_trials(connection: sqlite3.Connection, task: int, classes
 
 
 def _of_class(text: str, classes: Sequence[str]) -> str:
-    """A schedule's JSON, with the class of its variant."""
+    """Returns a schedule's JSON with the class of its variant."""
     schedule = json.loads(text)
     if not 0 <= schedule["variant"] < len(classes):
         return text
@@ -171,13 +171,15 @@ _FOURTH = (
 
 
 def _fourth(connection: sqlite3.Connection) -> None:
-    """Verdicts; the fastest believable verified record of a task on a machine at a temperature becomes one."""
+    """Adds verdicts; the fastest believable verified record of a task on a machine at a temperature becomes a
+    verdict.
+    """
     for statement in _FOURTH:
         connection.execute(statement)
 
 
 def _fifth(connection: sqlite3.Connection) -> None:
-    """Keys in which a division by a number is a multiplication: of tasks, and of schedules in trials and verdicts."""
+    """Renews keys of tasks, and of schedules in trials and verdicts: a division by a number is now a multiplication."""
     for id, classes in _with_new_keys(connection):
         _rename_classes_of_trials(connection, id, classes)
         verdicts = connection.execute("SELECT schedule, against, id FROM verdict WHERE task_id = ?", (id,)).fetchall()
@@ -221,7 +223,7 @@ def check(connection: sqlite3.Connection, name: str) -> None:
 
 
 def migrate(connection: sqlite3.Connection, name: str) -> None:
-    """Bring a store to this version, unless another process has; the caller holds the one write transaction."""
+    """Migrates a store to this version, unless another process has; the caller holds the only write transaction."""
     check(connection, name)
     try:
         for step in STEPS[version_of(connection) :]:

@@ -1,4 +1,4 @@
-"""Rows in and out of the database: the columns of trials and verdicts, and the ids of what rows share."""
+"""Rows in and out of the database: the columns of trials and verdicts, and the ids of data that rows share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Row = TypeVar("Row", bound=SharedRow)
 
 
 class RowTable(Generic[Row]):
-    """A table whose rows refer to a task, a machine, a target, versions and rules; `kind` has a field for each column.
+    """A table with references to a task, a machine, a target, versions and rules; `kind` has a field for each column.
 
-    `row` is what to select for `kind(*found)`, from `source`. `more` are columns that are no fields.
+    `row` lists the columns to select for `kind(*found)`, from `source`. `more` are columns that are no fields.
     """
 
     def __init__(self, name: str, kind: type[Row], more: tuple[str, ...] = ()) -> None:
@@ -33,7 +33,7 @@ class RowTable(Generic[Row]):
         self._insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
     def insert(self, shared: SharedRows, row: Row, schedule: str, *more: object) -> tuple[int, ...]:
-        """Add a row; the ids of its task, machine, target, version and rules."""
+        """Inserts a row; returns the ids of its task, machine, target, version and rules."""
         machine = shared.id("machine", key=row.target_key)
         task = {"class_key": row.class_key, "anchor_key": row.anchor_key, "name": row.task_name}
         task |= {"flops": row.flops, "json": row.task_json}
@@ -53,7 +53,7 @@ VERDICTS = RowTable("verdict", VerdictRow)
 
 
 def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known: bool = False) -> list[bool]:
-    """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added."""
+    """Inserts rows, in order; with `skip_known` only new rows. Returns for each row whether it was added."""
     shared = SharedRows(connection)
     added: list[bool] = []
     for row in rows:
@@ -66,11 +66,11 @@ def insert(connection: sqlite3.Connection, rows: Sequence[TrialRow], skip_known:
 
 
 def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], skip_known: bool = False) -> list[bool]:
-    """Add rows, in order; with `skip_known` those that are not there yet. Of each, whether it was added.
+    """Inserts rows, in order; with `skip_known` only new rows. Returns for each row whether it was added.
 
-    An older row goes, if it is of the same key, provenance and rules, unless the new one confirms it: the schedule that
-    won then is the incumbent that stays now. Of imported ones only those go that were made of a verified
-    record: a line must be known again when it comes a second time.
+    An older row of the same key, provenance and rules is deleted, unless the new row confirms it. A row confirms an
+    older row if the older winner is the incumbent that stays now. Of imported rows, only rows made of a verified record
+    are deleted: a line must be recognised when it comes a second time.
     """
     shared = SharedRows(connection)
     added: list[bool] = []
@@ -90,7 +90,7 @@ def insert_verdicts(connection: sqlite3.Connection, rows: Sequence[VerdictRow], 
 
 
 def is_decided_by_import(connection: sqlite3.Connection, row: VerdictRow) -> bool:
-    """Whether an imported line has a verdict for the row's key: it says more than a verified record does."""
+    """Returns whether an imported line has a verdict for the row's key: it holds more than a verified record does."""
     task, machine = id_of(connection, "task", digest=row.task_digest), id_of(connection, "machine", key=row.target_key)
     query = "SELECT 1 FROM verdict WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND method <> ?"
     place = task, machine, row.cold, row.model, VERIFIED_RECORD
@@ -98,7 +98,7 @@ def is_decided_by_import(connection: sqlite3.Connection, row: VerdictRow) -> boo
 
 
 def _is_known(connection: sqlite3.Connection, row: VerdictRow) -> bool:
-    """Whether there is a verdict that says the same, wherever it was decided."""
+    """Returns whether there is an equal verdict, of any provenance."""
     ids = "task_id = ? AND machine_id = ? AND version_id = ?"
     place = (
         id_of(connection, "task", digest=row.task_digest),
@@ -119,7 +119,7 @@ class SharedRows:
         self._ids: dict[object, int] = {}
 
     def id(self, table: str, more: Mapping[str, Any] | None = None, **keys: Any) -> int:
-        """`keys` tell the rows of the table apart; `more` are the other columns of a new one."""
+        """Returns the id of a row. `keys` identify the row in the table; `more` are the other columns of a new row."""
         key = table, *keys.values()
         if key not in self._ids:
             found = id_of(self.connection, table, **keys)
@@ -133,14 +133,14 @@ class SharedRows:
 
 
 def id_of(connection: sqlite3.Connection, table: str, **keys: Any) -> int:
-    """`ABSENT` for what is not there. `keys` tell the rows of the table apart."""
+    """Returns the id of a row, `ABSENT` if there is none. `keys` identify the row in the table."""
     where = " AND ".join(f"{name} = ?" for name in keys)
     found = connection.execute(f"SELECT id FROM {table} WHERE {where}", (*keys.values(),)).fetchone()
     return int(found[0]) if found else ABSENT
 
 
 def allowed_rules(connection: sqlite3.Connection, known: Sequence[Rule]) -> str:
-    """The ids of all sets of rules that the known ones can replay, as SQL lists them."""
+    """Returns the ids of all sets of rules that the known rules can replay, as an SQL list."""
     sets = connection.execute("SELECT id, rules FROM rule_set")
     return ", ".join(str(int(id)) for id, rules in sets if not unknown_rules(rules, known))
 
@@ -148,7 +148,7 @@ def allowed_rules(connection: sqlite3.Connection, known: Sequence[Rule]) -> str:
 def absent_rules(
     connection: sqlite3.Connection, known: Sequence[Rule], task: int, machine: int, cold: int, table: str = "trial"
 ) -> set[str]:
-    """The rules that trials of a task on a machine at a temperature follow, and that are not known."""
+    """Returns the unknown rules in the trials of a task on a machine at a temperature."""
     has_row = f"SELECT 1 FROM {table} WHERE task_id = ? AND machine_id = ? AND cold = ? AND rules_id = ?"
     absent: set[str] = set()
     for id, rules in connection.execute("SELECT id, rules FROM rule_set").fetchall():

@@ -1,16 +1,16 @@
-"""The store: every trial ever measured, in one SQLite file that all processes of a user share.
+"""The store (tuning database): every trial ever measured, in one SQLite file that all processes of a user share.
 
-    store = Store.open()                        the file in the cache directory; memory where that cannot be written
+    store = Store.open()                        the file in the cache directory; memory if that cannot be written
     store.add(records)                          one transaction: all of them or none
-    store.verdict(task, target)                 what tuning decided for a task on a machine: what compiling uses
-    store.best(task, target), .trials(…)        what was measured of it
-    store.donors(task, target)                  winners of other tasks whose schedules fit this one
+    store.verdict(task, target)                 tuning's decision for a task on a machine: the schedule of compiling
+    store.best(task, target), .trials(…)        measurements of the task
+    store.donors(task, target)                  winners of other tasks whose schedules fit this task
     store.training(target)                      matrices for the cost model
     store.export(file), .import_(file)          lines of JSON
 
-Invariants: what `add` returned from is in the file, whoever is killed afterwards. Trials are ordered by row id, in
-which order they came; clocks decide nothing. Warm and cold trials never meet. Tasks are the same if their digests are,
-whatever their names.
+Invariants: after `add` returns, its records are in the file, even if the process is killed. Trials are ordered by row
+id, in their order of arrival; clocks decide nothing. Warm and cold trials never mix. Tasks with equal digests are
+equal, whatever their names.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from stormdrop.arguments import path_of
-from stormdrop.errors import UserError
+from stormdrop.errors import UserError, warn
 from stormdrop.ir.tensor import Task
 from stormdrop.paths import cache_dir
 from stormdrop.reservoir.claims import Claim, is_believable
@@ -54,7 +53,7 @@ LineKind = Literal["trial", "verdict"]
 FILE = "reservoir.sqlite"
 CAP_BYTES = 1 << 30
 SLACK = 0.97
-"""How much of the cap an eviction leaves filled, so that not every batch evicts."""
+"""The share of the cap that an eviction leaves filled, so that not every batch evicts."""
 TRAINING_ROWS = 20_000
 
 
@@ -70,18 +69,18 @@ class Store:
 
     @staticmethod
     def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
-        """The store in a file, by default `default_path()`; made, or brought to this version, as needed.
+        """Opens the store in a file, by default `default_path()`; creates or migrates it as needed.
 
-        Where it cannot be written, one warning says so, and the store lives in memory, beginning with what the file
-        holds. `vfs`: one of SQLite's, such as `unix-dotfile` for a file system without locks.
+        If it cannot be written, one warning states this, and the store lives in memory, with the content of the file.
+        `vfs` names one of SQLite's, such as `unix-dotfile` for a file system without locks.
 
-        Raises UserError if the file is damaged, another program's or a newer version's; it is left as it is.
+        Raises UserError if the file is damaged, another program's or a newer version's; the file stays unchanged.
         """
         path = default_path() if path is None else path_of(path).absolute()
         try:
             return Store(open_file(path, vfs), cap_bytes)
         except Unwritable as error:
-            _log.warning("what is measured is not kept: the store cannot be written (%s)", error)
+            warn(f"what is measured is not kept: the store cannot be written ({error})")
             try:
                 return Store(copy_of(path), cap_bytes)
             except OSError:
@@ -89,9 +88,10 @@ class Store:
 
     @staticmethod
     def view(path: Path) -> Store:
-        """An existing store to look at: nothing is made, and one that cannot be written is looked at without a warning.
+        """Opens an existing store for reading: nothing is created, and a store that cannot be written causes no
+        warning.
 
-        Raises UserError where there is none.
+        Raises UserError if there is none.
         """
         path = path_of(path).absolute()
         try:
@@ -106,6 +106,7 @@ class Store:
 
     @staticmethod
     def in_memory(cap_bytes: int | None = CAP_BYTES) -> Store:
+        """Returns an empty store without a file."""
         return Store(Database(None), cap_bytes)
 
     def __enter__(self) -> Store:
@@ -115,28 +116,30 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file; using the store again opens it again."""
+        """Closes the file; further use of the store opens it again."""
         self._database.close()
 
     @property
     def path(self) -> Path | None:
+        """The file of the store; None for a store in memory."""
         return self._database.path
 
     @property
     def is_memory(self) -> bool:
+        """True for a store in memory, without a file."""
         return self._database.path is None
 
     @property
     def used_bytes(self) -> int:
-        """Without free pages and the log; this is what the cap limits."""
+        """The bytes in use, without free pages and the log; the cap limits them."""
         return self._database.read(used_bytes)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, records: Sequence[Record]) -> None:
-        """Keep all of them, or none. Beyond the cap the oldest trials go.
+        """Stores all records, or none. Beyond the cap the oldest trials are removed.
 
-        Raises StoreFull, StoreBusy or another StoreError; what was in the store before still is.
+        Raises StoreFull, StoreBusy or another StoreError; earlier content of the store is unaffected.
         """
         rows = [row_of(record) for record in records]
         if rows:
@@ -144,13 +147,15 @@ class Store:
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Keep all of them, or none. Each replaces the one before it, but no win that it confirms. Raises as `add`."""
+        """Stores all verdicts, or none. Each replaces the verdict before it, but no win that it confirms. Raises as
+        `add`.
+        """
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
             self._database.write(lambda c: insert_verdicts(c, rows))
 
     def renew_verdicts(self, verdicts: Sequence[tuple[Verdict, Verdict]], rules: Sequence[Rule] = RULES) -> None:
-        """Replace each first verdict, which this store gave, by the second, unless another has been decided meanwhile.
+        """Replaces each first verdict, which this store returned, by the second, unless it has been replaced meanwhile.
 
         Raises as `add`.
         """
@@ -169,15 +174,18 @@ class Store:
             _log.info("%s exceeded %d bytes: %d old trials were removed", self._database.name, self._cap_bytes, removed)
 
     def prune(self, max_bytes: int | None = None, older_than: float | None = None, winners: bool = False) -> Pruned:
-        """Remove the oldest trials until at most `max_bytes` are used, verified ones last; and those made before
-        `older_than` (Unix time), verified ones only with `winners`. The file shrinks. Verdicts stay.
+        """Removes the oldest trials until at most `max_bytes` are used, verified trials last.
+
+        Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`. The file
+        shrinks. Verdicts stay.
         """
         wanted = Pruning(max_bytes, older_than, winners)
         return prune(self._database, wanted)
 
     def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
-        """Take back what was decided for the tasks behind these lines of `summaries`: compiling treats them as never
-        tuned. With `with_trials` what was measured of them goes too. Raises as `add`.
+        """Removes the verdicts of the tasks in these lines of `summaries`: compiling treats the tasks as never tuned.
+
+        With `with_trials`, their measurements are removed too. Raises as `add`.
         """
         return self._database.write(lambda c: forget(c, found, with_trials))
 
@@ -192,11 +200,12 @@ class Store:
         model: str = "",
         is_imported: bool = False,
     ) -> Verdict | None:
-        """The newest verdict at the target's temperature, unless `cold` says which; with `model` that of this model.
+        """Returns the newest verdict at the target's temperature, unless `cold` is set; with `model` the verdict of
+        this model.
 
-        Imported ones are another matter, and asked for by themselves. A migrated one whose time is less than the
-        target needs is none: its record may have been imported. Those whose schedules follow a rule that is not
-        among `rules` are skipped, with a remark.
+        Imported verdicts are returned only with `is_imported`. A migrated verdict whose time is less than the target
+        needs is ignored: its record may have been imported. Verdicts with schedules of unknown rules (not among
+        `rules`) are skipped, with a warning.
         """
 
         at = target.with_cold_weights(cold)
@@ -211,6 +220,12 @@ class Store:
         found = None if row is None else verdict_of(row, task, target)
         return found if found is None or _is_believable(found, at, rules) else None
 
+    def is_decided(self, model: str, target: Target) -> bool:
+        """Returns whether a model has verdicts of its own on this machine, at any temperature."""
+        query = """SELECT 1 FROM verdict WHERE model = ? AND provenance <> 'imported'
+            AND machine_id = (SELECT id FROM machine WHERE key = ?) LIMIT 1"""
+        return self._database.read(lambda c: c.execute(query, (model, target.key())).fetchone()) is not None
+
     def best(
         self,
         task: Task,
@@ -219,23 +234,23 @@ class Store:
         versions: Versions | None = None,
         rules: Sequence[Rule] = RULES,
     ) -> Record | None:
-        """The fastest verified record at the target's temperature, unless `cold` says which; without one the fastest
-        trial that was not stopped early.
+        """Returns the fastest verified record at the target's temperature, unless `cold` is set.
 
-        Any version's, or with `versions` only what the same Stormdrop and LLVM measured. Those that follow a rule that
-        is not among `rules` are skipped, with a remark.
+        Without a verified record it is the fastest trial that was not stopped early. Records of any version count, or
+        with `versions` only records measured by the same Stormdrop and LLVM. Records of unknown rules (not among
+        `rules`) are skipped, with a warning.
         """
         is_cold = target.with_cold_weights(cold).is_cold
         row = self._best(task.digest, target.key(), is_cold, rules, versions)
         return None if row is None else record_of(row, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
-        """The record behind a line of `summaries`. Raises UserError where its task is not of this version."""
+        """Returns the record of a line of `summaries`. Raises UserError if this version cannot read its task."""
         row = self._best(summary.digest, summary.target, summary.cold, RULES)
         return None if row is None else record_of(row, task_of(row.task_json))
 
     def verdict_of(self, summary: Summary) -> Verdict | None:
-        """The verdict behind a line of `summaries`, whose task holds it in any model."""
+        """Returns the verdict of a line of `summaries`; its task holds the verdict in any model."""
         record = self.best_of(summary)
         return None if record is None else self.verdict(record.task, record.target, summary.cold)
 
@@ -265,9 +280,9 @@ class Store:
     def trials(
         self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
     ) -> list[Record]:
-        """All that was measured of a task at the target's temperature, unless `cold` says which, in order.
+        """Returns all trials of a task at the target's temperature, unless `cold` is set, in order.
 
-        Those that follow a rule that is not among `rules` are skipped, with a remark.
+        Trials of unknown rules (not among `rules`) are skipped, with a warning.
         """
 
         def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
@@ -287,12 +302,11 @@ class Store:
         return records
 
     def _remark(self, absent: set[str]) -> None:
-        """Say, once of every rule, that trials which follow it are not used."""
+        """Warns, once for every rule, that trials with this rule are not used."""
         if told := absent - self._remarked:
             self._remarked |= told
             names = ", ".join(sorted(told))
-            told = "%s: trials that follow rules which are not known here are skipped: %s"
-            _log.warning(told, self._database.name, names)
+            warn(f"{self._database.name}: trials that follow rules which are not known here are skipped: {names}")
 
     def donors(
         self,
@@ -302,16 +316,18 @@ class Store:
         models: Collection[str] | None = None,
         rules: Sequence[Rule] = RULES,
     ) -> list[Donor]:
-        """Winners of other tasks whose schedules can be re-fitted to this one, the best first, at most `limit`.
+        """Returns winners of other tasks that can be re-fitted to this task, the best first, at most `limit`.
 
-        With `models`, only what was measured while these models were tuned, or on machines of these keys.
+        With `models`, only measurements made while tuning these models, or on machines of these keys, count.
         """
         rows = self._database.read(lambda c: winners(c, task, models, rules))
         return donors_of(rows, task, target, models)[:limit]
 
     def decided(self, target: Target, rules: Sequence[Rule] = RULES) -> list[tuple[Verdict, str]]:
-        """What tuning here decided for on this kind of machine with any number of threads, each with the name of the
-        model that was tuned; without default schedules that nobody challenged, and without what was imported.
+        """Returns tuning's decisions on this kind of machine, for any number of threads, each with the name of the
+        tuned model.
+
+        Default schedules without challengers and imported verdicts are left out.
         """
         rows = self._database.read(lambda c: decided(c, rules))
         found: list[tuple[Verdict, str]] = []
@@ -325,36 +341,26 @@ class Store:
                 found.append((verdict, model))
         return found
 
-    def tasks(self, target: Target) -> list[tuple[Task, bool]]:
-        """The tasks that were measured on a machine, each with the temperature; without those of another version."""
-        query = """SELECT DISTINCT task.json, cold FROM trial JOIN task ON task.id = task_id
-            WHERE machine_id = (SELECT id FROM machine WHERE key = ?) ORDER BY task.id, cold"""
-        found: list[tuple[Task, bool]] = []
-        for text, cold in self._database.read(lambda c: c.execute(query, (target.key(),)).fetchall()):
-            with suppress(UserError):
-                found.append((task_of(text), bool(cold)))
-        return found
-
     def models(self) -> set[str]:
-        """The names of all models that were tuned."""
+        """Returns the names of all models that were tuned."""
         rows = self._database.read(lambda c: c.execute("SELECT DISTINCT model FROM trial WHERE model <> ''").fetchall())
         return {row[0] for row in rows}
 
     def machines(self) -> set[str]:
-        """The keys of all machines on which something was measured or decided."""
+        """Returns the keys of all machines with measurements or decisions."""
         query = (
             "SELECT key FROM machine WHERE id IN (SELECT machine_id FROM trial UNION SELECT machine_id FROM verdict)"
         )
         return {row[0] for row in self._database.read(lambda c: c.execute(query).fetchall())}
 
     def digests(self, models: Collection[str]) -> set[str]:
-        """The tasks that were measured while these models were tuned."""
+        """Returns the digests of the tasks that were measured while these models were tuned."""
         query = f"""SELECT DISTINCT digest FROM task JOIN trial ON task_id = task.id
             WHERE model IN ({", ".join("?" * len(models))})"""
         return {row[0] for row in self._database.read(lambda c: c.execute(query, list(models)).fetchall())}
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
-        """How many trials of a task there are, whatever rules they follow."""
+        """Returns the number of trials of a task, with known and unknown rules."""
         query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
 
         def count(c: sqlite3.Connection) -> int:
@@ -363,22 +369,22 @@ class Store:
 
         return self._database.read(count)
 
-    def training(self, target: Target, limit: int = TRAINING_ROWS, with_defaults: bool = False) -> TrainingRows:
-        """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all tasks, and
-        with `with_defaults` all trials of default schedules besides.
+    def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
+        """Returns trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all
+        tasks.
         """
-        return self._database.read(lambda c: training(c, target, limit, with_defaults))
+        return self._database.read(lambda c: training(c, target, limit))
 
     def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:
-        """Trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
+        """Returns trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
         return self._database.read(lambda c: measured(c, target, limit, rules))
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
-        """One for each task, machine and temperature, in the order in which they were last measured."""
+        """Returns a summary for each task, machine and temperature, in the order of their last measurements."""
         return self._database.read(lambda c: summaries(c, wanted or Filters()))
 
     def integrity(self) -> list[str]:
-        """What is wrong with the file; empty if nothing is."""
+        """Returns the faults of the file; an empty list if there are none."""
 
         def problems(c: sqlite3.Connection) -> list[str]:
             found = [str(row[0]) for row in c.execute("PRAGMA integrity_check")]
@@ -396,7 +402,7 @@ class Store:
     def export(
         self, file: IO[str], wanted: Filters | None = None, kinds: Collection[LineKind] = ("trial", "verdict")
     ) -> int:
-        """Write trials, then verdicts, as lines of JSON, in order; how many lines."""
+        """Writes trials, then verdicts, as lines of JSON, in order; returns the number of lines."""
         wanted, count = wanted or Filters(), 0
         trials = map(line_of, trial_rows(self._database, wanted)) if "trial" in kinds else ()
         verdicts = map(verdict_line, verdict_rows(self._database, wanted)) if "verdict" in kinds else ()
@@ -406,13 +412,14 @@ class Store:
         return count
 
     def import_(self, file: IO[bytes], here: Target | None = None, foreign: bool = False) -> Imported:
-        """Read lines that `export` wrote, anywhere. A line that is neither a record nor a verdict of this version, or
-        that was measured on another CPU than `here` (by default this machine; unless `foreign`), is refused; what is in
-        the store already is skipped. A verdict is an imported one: a schedule to begin from, nothing that compiling
-        uses. A line that follows a rule which is unknown here is kept, with a remark: whoever has the rule can
-        use it.
+        """Reads lines that `export` wrote on any machine.
 
-        Raises StoreError where the store takes no more; the batches before are kept.
+        A line is refused if it is neither a record nor a verdict of this version. So is a line measured on another CPU
+        than `here` (by default this machine), unless `foreign`. Entries already in the store are skipped. A verdict is
+        stored as imported: a schedule to begin a search from, unused by compiling. A line with an unknown rule is kept,
+        with a warning: an installation with this rule can use it.
+
+        Raises StoreError if the store accepts no more; the batches before are kept.
         """
         done = import_lines(self._database, file, LineReader(here or detect(), foreign), self._keep_to_cap)
         self._remark(set(done.absent))
@@ -426,7 +433,7 @@ def default_path() -> Path:
 def _newest(
     c: sqlite3.Connection, task: Task, target: Target, rules: Sequence[Rule], model: str, is_imported: bool = False
 ) -> VerdictRow | None:
-    """The verdict that holds at the target's temperature."""
+    """Returns the verdict that holds at the target's temperature."""
     query = f"""SELECT {VERDICTS.row} FROM {VERDICTS.source} WHERE verdict.id = (SELECT max(id) FROM verdict
         WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND (provenance = 'imported') = ?
         AND rules_id IN ({allowed_rules(c, rules)}))"""
@@ -436,12 +443,12 @@ def _newest(
 
 
 def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> bool:
-    """Stores without verdicts did not tell imported records from their own."""
+    """Stores without verdicts did not distinguish imported records from their own."""
     if verdict.provenance != "migrated":
         return True
     return is_believable(Claim(verdict.task, here, verdict.schedule, verdict.seconds), rules)
 
 
 def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
-    """Task, machine and temperature of a trial, as its row has them."""
+    """Returns the task, machine and temperature of a trial, as its row has them."""
     return id_of(c, "task", digest=digest), id_of(c, "machine", key=key), int(cold)

@@ -1,4 +1,4 @@
-"""What a store holds, one line for each task, machine and temperature."""
+"""The content of a store, one line for each task, machine and temperature."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which trials, or verdicts; None asks for all. `task` is a name or the beginning of a digest, `target` a target's
-    key.
+    """The selection of trials, or verdicts; None selects all. `task` is a name or the beginning of a digest, `target` a
+    target's key.
     """
 
     task: str | None = None
@@ -26,19 +26,19 @@ class VerdictSummary:
     seconds: float
     against_seconds: float
     is_change: bool
-    """Whether another schedule than the incumbent was chosen."""
+    """A schedule other than the incumbent was chosen."""
     is_timing_old: bool = False
     """The code has changed since it was timed."""
 
     @property
     def gain(self) -> float:
-        """How many times faster than the incumbent; 1 where that stayed."""
+        """The speed relative to the incumbent; 1 if the incumbent stayed."""
         return self.against_seconds / self.seconds if self.is_change and self.seconds else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is known of one task on one machine at one temperature."""
+    """The results for one task on one machine at one temperature."""
 
     digest: str
     name: str
@@ -48,11 +48,13 @@ class Summary:
     trials: int
     failed: int
     seconds: float | None
-    """Of the best: verified if one was, else the fastest trial that was not stopped early."""
+    """The seconds of the best trial: the best verified trial if there is one, else the fastest that was not stopped
+    early.
+    """
     verified: bool
     flops: float
     created: float
-    """When the last trial was measured, by the clock of then; without trials, when it was decided."""
+    """The time of the last trial, by the clock of then; without trials, the time of the verdict."""
     verdict: VerdictSummary | None = None
 
     @property
@@ -80,7 +82,7 @@ _QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
 
 
 def summaries(connection: sqlite3.Connection, wanted: Filters) -> list[Summary]:
-    """In the order in which they were last measured; those of which only a verdict is left come first."""
+    """Returns summaries in the order of their last measurements; tasks with nothing but a verdict come first."""
     found: list[Summary] = []
     for *columns, method, seconds, against_seconds, is_change, is_old in connection.execute(_QUERY):
         digest, name, class_key, target, cold, trials, failed, best, verified, flops, created = columns

@@ -1,7 +1,7 @@
-"""What a cost model learns from: features and seconds of a machine's trials, over all tasks.
+"""Training data of a cost model: features and seconds of a machine's trials, over all tasks.
 
-Features contain the estimate and its terms. Those of a trial that another calibration or another version of the
-features judged are computed anew, from its schedule.
+Features contain the estimate and its terms. Features from another calibration or another version are computed anew,
+from the trial's schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stormdrop.cost.sample import sampled
 from stormdrop.errors import UserError
 from stormdrop.reservoir.measured import by_sketch, trials_of
-from stormdrop.reservoir.record import DEFAULT, group_name
+from stormdrop.reservoir.record import group_name
 from stormdrop.reservoir.rows import target_of
 from stormdrop.reservoir.sql import id_of
 from stormdrop.space.judge import judge_of
@@ -31,48 +31,42 @@ class TrainingRows:
 
     features: NDArray[np.float32]
     seconds: NDArray[np.float64]
-    """NaN where the candidate failed."""
+    """The seconds of each row; NaN if the candidate failed."""
     group: NDArray[np.int64]
     names: tuple[str, ...]
-    """Of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
+    """The names of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
     left_out: int
-    """How many sampled trials are missing, since they have no current features and cannot be replayed for new ones."""
-    strategies: tuple[str, ...] = ()
-    """By row: the strategy that proposed the candidate."""
-    models: tuple[str, ...] = ()
-    """By row: the model that was being tuned; empty for a single operator."""
-    floors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """By row: seconds of the fastest run, since noise only slows. NaN where the candidate failed."""
+    """The number of sampled trials left out, since they have no current features and cannot be replayed for new
+    features.
+    """
     was_recomputed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    """By row: its features were computed anew, since another calibration or version judged it when it was measured."""
+    """The rows with features computed anew, since another calibration or version judged them when they were
+    measured.
+    """
 
 
-def training(c: sqlite3.Connection, target: Target, limit: int, with_defaults: bool = False) -> TrainingRows:
-    """Trials on a machine, with features as its judge computes them now; beyond `limit`, a sample over all tasks; with
-    `with_defaults`, all trials of default schedules besides.
+def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
+    """Returns trials on a machine, with features as its judge computes them now.
+
+    Beyond `limit`, they are a sample over all tasks.
     """
     wanted = judge_of(target).features
     machine = id_of(c, "machine", key=target.key())
-    # The index covers what sampling needs, so only the sampled trials are read from the table.
+    # The index covers sampling, so only the sampled trials are read from the table.
     query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
     known = sorted(c.execute(query, (machine,)).fetchall())
     seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
     chosen = {known[k][0] for k in sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()}
-    if with_defaults and len(chosen) < len(known):
-        defaults = c.execute("SELECT id FROM trial WHERE machine_id = ? AND strategy = ?", (machine, DEFAULT))
-        chosen |= {id for (id,) in defaults}
     current = [id for id, text in c.execute("SELECT id, json FROM target") if _judges_alike(text, target)]
     rows = c.execute(
         """SELECT CASE WHEN feature_version = ? AND length(features) = ?
                 AND trial.target_id IN (SELECT value FROM json_each(?)) THEN features END,
-            seconds, 2 * task_id + cold, trial.id, strategy, model, samples
+            seconds, 2 * task_id + cold, trial.id
         FROM trial WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id""",
         (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps(sorted(chosen))),
     ).fetchall()
     anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
-    found: list[Any] = [
-        (anew.get(row[3]) if row[0] is None else row[0], *row[1:3], *row[4:], row[0] is None) for row in rows
-    ]
+    found: list[Any] = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3], row[0] is None) for row in rows]
     kept = [row for row in found if row[0] is not None]
     features = np.frombuffer(b"".join([row[0] or b"" for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
@@ -83,19 +77,12 @@ def training(c: sqlite3.Connection, target: Target, limit: int, with_defaults: b
         group.astype(np.int64).reshape(len(kept)),
         tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
         len(found) - len(kept),
-        tuple(row[3] for row in kept),
-        tuple(row[4] for row in kept),
-        np.array([_floor(row[1], row[5]) for row in kept], dtype=np.float64),
-        np.array([row[6] for row in kept], dtype=bool),
+        np.array([row[3] for row in kept], dtype=bool),
     )
 
 
-def _floor(seconds: float | None, samples: bytes) -> float:
-    return np.nan if seconds is None else min([seconds, *np.frombuffer(samples, "<f8").tolist()])
-
-
 def _judges_alike(text: str, target: Target) -> bool:
-    """Whether a stored target equals this one, temperature aside: then its features are those computed now."""
+    """Returns whether a stored target equals this target, temperature aside: then the stored features are current."""
     try:
         return target_of(text).with_cold_weights(False) == target.with_cold_weights(False)
     except UserError:
@@ -103,7 +90,7 @@ def _judges_alike(text: str, target: Target) -> bool:
 
 
 def _computed_anew(c: sqlite3.Connection, ids: list[int], target: Target) -> dict[int, bytes]:
-    """Features by the id of the trial; without those whose schedules cannot be replayed."""
+    """Returns features by the id of the trial, without trials that cannot be replayed."""
     trials = trials_of(c, ids)
     found: dict[int, bytes] = {}
     names = list(trials)

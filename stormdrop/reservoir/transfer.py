@@ -31,8 +31,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`kept` and `duplicates` count lines of both kinds, `verdicts` those of verdicts that were kept. `refusals` counts
-    refused lines, `refused` has the first of them. `absent`: rules that kept lines use and this version lacks.
+    """The result of an import.
+
+    `kept` and `duplicates` count lines of both kinds, `verdicts` the kept verdicts. `refusals` counts refused lines,
+    `refused` lists the first of them. `absent`: rules that kept lines use and this version lacks.
     """
 
     kept: int
@@ -44,7 +46,7 @@ class Imported:
 
 
 def trial_rows(database: Database, wanted: Filters) -> Iterator[TrialRow]:
-    """Trials in the order of their ids."""
+    """Yields trials in the order of their ids."""
     conditions = _conditions("trial", wanted)
     if wanted.verified is not None:
         conditions["trial.verified = ?"] = [wanted.verified]
@@ -52,10 +54,10 @@ def trial_rows(database: Database, wanted: Filters) -> Iterator[TrialRow]:
 
 
 def verdict_rows(database: Database, wanted: Filters) -> Iterator[VerdictRow]:
-    """Imported verdicts, then those that were decided here, so that these are the newest for whoever imports them; both
-    in the order of their ids. Of a verdict that was made of a verified record, the record's line says as much.
+    """Yields imported verdicts, then verdicts decided here, so that the latter are the newest after an import.
 
-    Every verdict was compared with the reference: none is written where only what is not verified is wanted.
+    Both are in the order of their ids. A verdict made of a verified record is left out: the record's line is
+    equivalent. Every verdict was compared with the reference, so there are none if only unverified entries are wanted.
     """
     if wanted.verified is False:
         return
@@ -65,7 +67,7 @@ def verdict_rows(database: Database, wanted: Filters) -> Iterator[VerdictRow]:
 
 
 def _conditions(table: str, wanted: Filters) -> dict[str, list[Any]]:
-    """SQL for the task, the target and the temperature that are wanted, each with its values."""
+    """Returns SQL for the wanted task, target and temperature, each condition with its values."""
     found: dict[str, list[Any]] = {}
     if (task := wanted.task) is not None:
         found["(task.name = ? OR (length(?) >= 4 AND substr(task.digest, 1, length(?)) = ?))"] = [task] * 4
@@ -77,8 +79,9 @@ def _conditions(table: str, wanted: Filters) -> dict[str, list[Any]]:
 
 
 def _rows(database: Database, table: RowTable[Row], conditions: Mapping[str, Sequence[Any]]) -> Iterator[Row]:
-    """In the order of their ids, read in batches: one read transaction over minutes would stop checkpoints of the
-    write-ahead log.
+    """Yields rows in the order of their ids, read in batches.
+
+    One read transaction over minutes would stop checkpoints of the write-ahead log.
     """
     id, values = f"{table.name}.id", [value for some in conditions.values() for value in some]
     which = f"{' AND '.join([f'{id} > ?', *conditions])} ORDER BY {id} LIMIT {BATCH}"
@@ -91,7 +94,7 @@ def _rows(database: Database, table: RowTable[Row], conditions: Mapping[str, Seq
 
 
 def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_some: Callable[[], None]) -> Imported:
-    """Keep the records and the verdicts that a reader takes, in batches; `kept_some` is called after each."""
+    """Stores the records and the verdicts that a reader accepts, in batches; `kept_some` is called after each."""
     kept = verdicts = duplicates = refusals = 0
     refused: list[Refusal] = []
     absent: set[str] = set()
@@ -114,8 +117,9 @@ def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_s
 
 
 def _insert(c: sqlite3.Connection, entries: Sequence[Entry]) -> tuple[int, int]:
-    """Add what is new, and a verdict for each new verified record whose task has no better one of an import; how many
-    records and how many verdicts of the entries are new.
+    """Inserts new entries; returns the number of new records and of new verdicts.
+
+    Each new verified record also adds a verdict, unless its task has a better imported verdict.
     """
     records = [entry for entry in entries if isinstance(entry, Record)]
     added = insert(c, [row_of(record) for record in records], skip_known=True)

@@ -1,9 +1,9 @@
-"""A verdict: what tuning decided for a task on a machine at a temperature. `compile` uses verdicts, never lone trials.
+"""A verdict: tuning's decision for a task on a machine at a temperature. `compile` uses verdicts, never lone trials.
 
     Verdict ──verdict_row──▶ VerdictRow ──▶ a row of the table `verdict`
     VerdictRow ──verdict_of──▶ Verdict
 
-A verdict always names a concrete schedule, also where the default schedule stays. The newest one of its key (task,
+A verdict always names a concrete schedule, also if the default schedule stays. The newest verdict of its key (task,
 machine, temperature, model) holds, by row id.
 """
 
@@ -20,7 +20,8 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 Provenance = Literal["measured", "imported", "migrated"]
-"""Decided by this installation; read from a file of lines; made of a verified record of a store that had no verdicts.
+"""The source of a verdict: decided by this installation; read from a file of lines; made of a verified record of a
+store without verdicts.
 """
 NO_CHALLENGER = "no challenger"
 """The method of a verdict for an incumbent that nothing seemed faster than."""
@@ -37,19 +38,19 @@ class Verdict:
     target: Target
     schedule: Schedule
     seconds: float
-    """Of the deciding measurement: of one run of the kernel, or, with `model`, of the model."""
+    """The seconds of the deciding measurement: of one run of the kernel, or, with `model`, of the model."""
     against: Schedule
-    """The incumbent of the deciding measurement; `schedule` itself where the incumbent stayed."""
+    """The incumbent of the deciding measurement; `schedule` itself if the incumbent stayed."""
     against_seconds: float
     method: str
-    """How it was decided: duel, no challenger, in the model, verified record."""
+    """The method of the decision: duel, no challenger, in the model, verified record."""
     rounds: int
-    """Of turns in which both were timed."""
+    """The number of rounds in turns that timed both schedules."""
     proof: str
-    """What of the kernel's output was compared, and with what."""
+    """The compared part of the kernel's output, and the reference of the comparison."""
     versions: Versions
     code: str
-    """The fingerprint of the LLVM IR that was measured; empty where it is not known."""
+    """The fingerprint of the measured LLVM IR; empty if it is not known."""
     model: str = ""
     """The digest of the partition that accepted it as a whole; empty: it holds for the task anywhere."""
     provenance: Provenance = "measured"
@@ -77,7 +78,7 @@ class VerdictRow(SharedRow):
 
 
 def verdict_row(verdict: Verdict) -> VerdictRow:
-    """Raises StoreError for a verdict whose times are not numbers."""
+    """Returns the row of a verdict. Raises StoreError if its times are not numbers."""
     v, versions = verdict, verdict.versions
     if not (is_duration(v.seconds) and is_duration(v.against_seconds)):
         told = f"it took {v.seconds} s against {v.against_seconds} s"
@@ -106,8 +107,9 @@ def verdict_row(verdict: Verdict) -> VerdictRow:
 
 
 def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
-    """`target` stands in where the row's own has another shape by now. Raises UserError for a schedule that this
-    version cannot read.
+    """Returns the verdict of a row. `target` replaces the row's target if its format is obsolete.
+
+    Raises UserError for a schedule that this version cannot read.
     """
     found: Any = row.provenance if row.provenance in get_args(Provenance) else "imported"
     return Verdict(
@@ -130,7 +132,7 @@ def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
 
 
 def imported_verdict(record: Record, seconds: float) -> Verdict:
-    """What a verified record of another installation says: a schedule to begin from, nothing that compiling uses."""
+    """Returns the verdict of another installation's verified record: a schedule to begin from, unused by compiling."""
     return Verdict(
         record.task,
         record.target,

@@ -1,1 +1,1 @@
-"""Running kernels: threads, memory, and what a user calls."""
+"""Execution of kernels: threads, memory, and the callables of users."""

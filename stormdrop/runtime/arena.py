@@ -1,10 +1,10 @@
-"""Where buffers that live for a while lie in one block of memory: the plan of a model's arena.
+"""The plan of a model's arena: the offsets of buffers with limited lifetimes in one block of memory.
 
     offsets, total_bytes = plan([Lifetime(4096, first=0, last=2), Lifetime(1024, first=3, last=5)])
 
-Greedy by size: the largest buffer is placed first, each into the smallest gap that fits between those already placed
-that live at the same time, or behind all of them. Where that ends above the lower bound (`least_bytes`), other orders
-are tried, and then, a few times, the buffer that sticks out furthest goes first.
+Greedy by size: the largest buffer is placed first. Each buffer goes into the smallest fitting gap between the placed
+buffers that live at the same time, or behind all of them. If the end is above the lower bound (`least_bytes`), other
+orders are tried. Then, a few times, the buffer with the highest end is placed first.
 
 Invariant: buffers that live at some common step do not overlap.
 """
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from stormdrop.target import ALIGN_BYTES
 
 PLACED_AT_MOST = 40_000
-"""Buffers, over all tries but the first. Placing one takes about 10 µs, and 50 µs among 10,000 others."""
+"""The most placements of buffers, over all tries but the first. A placement takes about 10 µs, and 50 µs among 10,000
+buffers.
+"""
 TRIES = 40
 
 Ints = NDArray[np.int64]
@@ -36,7 +38,7 @@ class Lifetime:
 
 
 def plan(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
-    """The offset of each buffer, and the bytes of the block that holds them all."""
+    """Returns the offset of each buffer, and the bytes of the block that holds them all."""
     wanted = [k for k, life in enumerate(lifetimes) if life.nbytes]
     if not wanted:
         return (0,) * len(lifetimes), 0
@@ -60,7 +62,7 @@ def plan(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
 
 
 def least_bytes(lifetimes: Sequence[Lifetime]) -> int:
-    """What no plan can do without: the most bytes that live at one step."""
+    """Returns a lower bound of every plan: the most bytes that live at one step."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + life.nbytes
@@ -80,7 +82,7 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 
 
 def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[int, ...]:
-    """Offsets of the buffers of `order`, placed one by one; 0 for all others."""
+    """Returns offsets of the buffers of `order`, placed one by one; 0 for all other buffers."""
     offsets = [0] * len(lifetimes)
     # What is placed, by offset: begin and end in bytes, first and last step.
     placed: Ints = np.empty((4, len(order)), np.int64)
@@ -97,7 +99,9 @@ def _placed(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[int, .
 
 
 def _gap(begins: Ints, ends: Ints, nbytes: int) -> int:
-    """Where the smallest gap begins that holds so many bytes; `begins` rise. Behind everything if there is none."""
+    """Returns the begin of the smallest gap for `nbytes` bytes; the end of all buffers if there is none.
+    `begins` rise.
+    """
     if not len(begins):
         return 0
     # Neighbours in offset may overlap: they only share steps with the new buffer, not with each other.

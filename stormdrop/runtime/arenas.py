@@ -1,11 +1,11 @@
-"""Arenas that several models share: working memory as large as the largest needs, one block for each concurrent call.
+"""Arenas that several models share: working memory of the largest needed size, one block for each concurrent call.
 
     arena = arenas.take(nbytes)
     ...
     arenas.give(arena)
 
-A model compiled for many sizes is many models, of which few run at once. A block is lent for the duration of a call;
-what was recorded for it stays with it, and is forgotten with the block or with the model.
+A model compiled for many sizes is many models, of which few run at once. A block is lent for the duration of a call.
+Recordings for a block stay with it, and are dropped with the block or with the model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stormdrop.runtime.device import Device, Recording
 
 
 class Arena:
-    """A block of working memory, and by model the recording whose pointers lead into it."""
+    """A block of working memory, and by model the recording with pointers into it."""
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self.memory, self.nbytes = device.allocate(nbytes), nbytes
@@ -25,7 +25,7 @@ class Arena:
 
 
 class Arenas:
-    """Blocks that no call is using. Raises MemoryError where there is no memory for another one."""
+    """Blocks without a running call. Raises MemoryError if there is no memory for another block."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -33,7 +33,9 @@ class Arenas:
         self._largest = 0
 
     def take(self, nbytes: int) -> Arena:
-        """A block of at least so many bytes, for one call. An idle one that is too small gives way to a larger one."""
+        """Returns a block of at least `nbytes` bytes, for one call. An idle block that is too small is replaced by a
+        larger one.
+        """
         try:
             arena = self._idle.pop()
         except IndexError:
@@ -45,10 +47,12 @@ class Arenas:
         return arena
 
     def forget(self, model: object) -> None:
-        """Drop what was recorded for a model in idle blocks."""
+        """Drops a model's recordings in idle blocks."""
         for arena in list(self._idle):
             arena.recordings.pop(model, None)
 
     def give(self, arena: Arena) -> None:
-        """Hand a block back. One that is not handed back, after an error, is freed with its last reference."""
+        """Returns a block to the idle blocks. A block that is not returned, after an error, is freed with its last
+        reference.
+        """
         self._idle.append(arena)

@@ -1,19 +1,21 @@
-"""The caller's arrays: whether they are what a kernel or a model takes, memory for what it gives, random inputs.
+"""The caller's arrays: checks of inputs and outputs, memory for results, random inputs.
 
-Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, an output that is not is written
-through a copy. Shapes and types must be right; nothing is converted silently.
+Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, and such an output is written
+through a copy. Shapes must be right. Types must be right too, but for an input that `ir.conversion` converts.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.errors import RunError, UserError
+from stormdrop.ir.conversion import converted, type_text
 from stormdrop.ir.dtypes import FLOATS, NUMPY, Dtype, integer_range
 from stormdrop.target import ALIGN_BYTES
 
@@ -21,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Described(Protocol):
-    """What an array has to be; its repr names it in messages."""
+    """The required properties of an array; its repr names it in messages."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -53,10 +55,15 @@ _DTYPES = {name: np.dtype(kind) for name, kind in NUMPY.items()}
 
 
 def checked(t: Described, value: ArrayLike) -> Array:
-    """An array of the wanted shape and type, C-contiguous and aligned, copied only if it must be. Raises UserError."""
+    """Returns an array of the wanted shape and type, C-contiguous and aligned; copied and converted only if needed.
+
+    Raises UserError.
+    """
     array = value if isinstance(value, np.ndarray) else _array(t, value)
-    _check_type(t, array, "input")
+    _check_shape(t, array, "input")
     try:
+        if array.dtype != _DTYPES[t.dtype]:
+            return _converted(t, array, array is value)
         return array if is_plain(array) else np.array(array, order="C", copy=True)
     except MemoryError as error:
         raise RunError(
@@ -65,13 +72,22 @@ def checked(t: Described, value: ArrayLike) -> Array:
 
 
 def array_from(value: Any) -> Array:
-    """An array as it is, of another library's memory in place (DLPack), else of numbers. Raises UserError."""
+    """Returns an array unchanged, another library's memory in place (DLPack), or numbers as an array. Raises
+    UserError.
+    """
     if isinstance(value, np.ndarray):
         return value
     try:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
         raise UserError(f"is no array: {error}") from error
+
+
+def _converted(t: Described, array: Array, is_own: bool) -> Array:
+    try:
+        return converted(array, t.dtype, is_own)
+    except UserError as error:
+        raise UserError(f"input for {t!r} {error}") from error
 
 
 def _array(t: Described, value: Any) -> Array:
@@ -82,14 +98,16 @@ def _array(t: Described, value: Any) -> Array:
 
 
 def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array], inputs: Sequence[Array]) -> list[Array]:
-    """What `out=` gave. Raises UserError, also where an output overlaps an input or another output."""
+    """Returns the arrays of `out=`. Raises UserError, also if an output overlaps an input or another output."""
     given: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
     if len(given) != len(wanted):
         raise UserError(f"out= needs {len(wanted)} arrays, not {len(given)}")
     for t, o in zip(wanted, given):
         if not isinstance(o, np.ndarray):
             raise UserError(f"out= needs a NumPy array for {t!r}, not {type(o).__name__}")
-        _check_type(t, o, "out")
+        _check_shape(t, o, "out")
+        if o.dtype != _DTYPES[t.dtype]:
+            raise UserError(f"out for {t!r} has type {o.dtype}; give np.empty({t.shape}, {type_text(t.dtype)})")
         if not o.flags.writeable:
             raise UserError(f"out= for {t!r} is read-only")
         if any(np.may_share_memory(o, x) for x in inputs):
@@ -100,14 +118,28 @@ def checked_outputs(wanted: Sequence[Described], out: Array | Sequence[Array], i
     return given
 
 
+def copied_out(out: Array | Sequence[Array] | None, results: list[Any]) -> list[Any]:
+    """Copies results into the arrays of `out=`, if there are any, and returns the caller's arrays. Raises UserError."""
+    if out is None:
+        return results
+    targets: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
+    if len(targets) != len(results):
+        raise UserError(f"out= needs {len(results)} arrays, not {len(targets)}")
+    for target, array in zip(targets, results):
+        if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (array.shape, array.dtype):
+            raise UserError(f"out= needs an array {array.dtype}{list(array.shape)}")
+        target[...] = array
+    return targets
+
+
 def is_plain(a: Array) -> bool:
-    """Whether native code can use it where it is."""
+    """Returns whether native code can use the array in place."""
     flags = a.flags
     return flags.c_contiguous and flags.aligned
 
 
 def address_of(a: Array) -> int:
-    """Where its elements begin. `a.ctypes.data` says the same, in 1.9 µs instead of 0.3."""
+    """Returns the address of the first element. `a.ctypes.data` is equal, but takes 1.9 µs instead of 0.3."""
     buffer: Any = a
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
@@ -116,15 +148,15 @@ def address_of(a: Array) -> int:
 
 
 def new_array(t: Described) -> Array:
-    """A new array on a cache line of its own, of any content.
+    """Returns a new array on a cache line of its own, of any content.
 
-    From the allocator: it keeps the pages it has, where a mapping of its own would be zeroed on every call.
+    Its memory comes from the allocator, which keeps its pages; a mapping of its own would be zeroed on every call.
     """
     return array_in(new_block(t), t)
 
 
 def new_block(t: Described) -> Array:
-    """Bytes that hold an array on a cache line of its own. Raises RunError."""
+    """Returns bytes that hold an array on a cache line of its own. Raises RunError."""
     try:
         return np.empty(t.nbytes + ALIGN_BYTES, np.uint8)
     except MemoryError as error:
@@ -132,32 +164,29 @@ def new_block(t: Described) -> Array:
 
 
 def array_in(block: Array, t: Described) -> Array:
-    """An array in a block of `new_block`."""
+    """Returns an array in a block of `new_block`."""
     return np.ndarray(t.shape, _DTYPES[t.dtype], block, -address_of(block) % ALIGN_BYTES)
 
 
-def _check_type(t: Described, array: Array, what: str) -> None:
+def _check_shape(t: Described, array: Array, what: str) -> None:
     if array.shape != t.shape:
         raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
-    dtype = _DTYPES[t.dtype]
-    if array.dtype != dtype:
-        is_swapped = array.dtype.newbyteorder("=") == dtype
-        have = "foreign byte order" if is_swapped else f"type {array.dtype}"
-        module = "ml_dtypes" if t.dtype == "bf16" else "np"
-        raise UserError(f"{what} for {t!r} has {have}; use array.astype({module}.{dtype})")
 
 
-def random_inputs(wanted: Iterable[Wanted], seed: int = 0) -> dict[str, Array]:
-    """Floats are standard normal, numbers of 8 bits anything (images, quantised), other whole numbers 0 or 1 (which are
-    in range wherever something is looked up); the same for a seed.
+def random_inputs(
+    wanted: Iterable[Wanted], seed: int = 0, ranges: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> dict[str, Array]:
+    """Returns standard normal floats, and integers between the two numbers that `ranges` has for an input.
+
+    Without a range, integers of 8 bits take all values (images, quantised numbers), and other integers are 0 or 1.
+    Arrays are the same for equal seeds and ranges.
     """
     rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for v in wanted:
         if v.dtype in FLOATS:
-            found[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
-        elif v.dtype in ("i8", "u8"):
-            found[v.name] = rng.integers(*integer_range(v.dtype), v.shape, endpoint=True).astype(NUMPY[v.dtype])
+            arrays[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
         else:
-            found[v.name] = rng.integers(0, 2, v.shape).astype(NUMPY[v.dtype])
-    return found
+            low, high = ranges.get(v.name) or (integer_range(v.dtype) if v.dtype in ("i8", "u8") else (0, 1))
+            arrays[v.name] = rng.integers(low, high, v.shape, endpoint=True).astype(NUMPY[v.dtype])
+    return arrays

@@ -10,6 +10,7 @@ from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
 from stormdrop.codegen.gpu import emit_module, emit_prepare
 from stormdrop.codegen.llvm import assemble, assembly
+from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.lower import lower
 from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
@@ -18,7 +19,6 @@ from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.summary import PhaseSummary, summaries_of
 from stormdrop.space.default import resolve
-from stormdrop.space.offer import Offer, Taken, pick
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
@@ -32,7 +32,7 @@ Views = Mapping[str, View]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Layouts in which other models hold a kernel's constants, and whether there is memory for one of its own."""
+    """Layouts in which other models hold a kernel's constants, and whether there is memory for an own layout."""
 
     known: tuple[PackedLayout, ...] = ()
     may_own: bool = True
@@ -48,23 +48,47 @@ class Packing:
 def program_of(
     task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Program:
-    """The loop program of a schedule for this task, re-fitted if it came from another shape; None: of the default."""
+    """Returns the loop program of a schedule for this task, re-fitted if it came from another shape; None: of the
+    default.
+    """
     return lowered(*resolve(task, schedule, target, rules), views)
 
 
 def lowered(sketch: Sketch, point: Sequence[int] | Points, views: Views | None = None) -> Program:
-    """The loop program of one point."""
+    """Returns the loop program of one point."""
     values = sketch.values(point)
     return lower(sketch.task, sketch.at(values), sketch.tilings(values), views)
 
 
 def text_of(program: Program, target: Target) -> str:
-    """A program as LLVM IR: for a GPU, without its load-time phases."""
+    """Returns a program as LLVM IR; for a GPU, without its load-time phases."""
     return emit_module(program, target) if isinstance(target, Gpu) else emit(program, target)
 
 
+class CodeText(str):
+    """Code for people: a prompt and a notebook show its lines."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def code_text(program: Program, target: Target, level: str) -> CodeText:
+    """Returns a program as text: the "loops", the LLVM "ir" or the "asm". Raises UserError, BuildError."""
+    match level:
+        case "loops":
+            return CodeText(program)
+        case "ir":
+            return CodeText(text_of(program, target))
+        case "asm":
+            return CodeText(assembly(text_of(program, target), target))
+        case _:
+            raise UserError(f"code is shown as 'loops', 'ir' or 'asm', not as {level!r:.60}")
+
+
 def code_from(text: str, target: Target) -> bytes:
-    """Machine code of LLVM IR; for a GPU, PTX where there is no assembler but a driver. Raises BuildError."""
+    """Returns machine code of LLVM IR; for a GPU, PTX if there is no assembler but a driver. Raises BuildError."""
     if isinstance(target, Gpu):
         from stormdrop.runtime.cuda.assembler import machine_code
 
@@ -73,17 +97,17 @@ def code_from(text: str, target: Target) -> bytes:
 
 
 def artifact_of(program: Program, target: Target) -> Artifact:
-    """Machine code for a program. Raises BuildError."""
+    """Compiles a program to an artifact. Raises BuildError."""
     return _artifact(program, text_of(program, target), target)
 
 
 def _artifact(program: Program, text: str, target: Target) -> Artifact:
-    """The artifact of a program whose LLVM IR is given."""
+    """Returns the artifact of a program with the given LLVM IR."""
     return described(program, code_from(text, target))
 
 
 def described(program: Program, code: bytes) -> Artifact:
-    """The artifact of a program whose machine code is given: that of the call phases alone, for a GPU."""
+    """Returns the artifact of a program with the given machine code; for a GPU, code of the call phases alone."""
     used = {b for p in program.phases if not p.at_load for b in buffers_of(p)}
     calls = [p for p in program.phases if not p.at_load]
     is_gpu = any(p.threads for p in calls)
@@ -99,7 +123,7 @@ def described(program: Program, code: bytes) -> Artifact:
 
 
 def _host_code(program: Program) -> bytes:
-    """The load-time phases of a GPU's program, for this machine."""
+    """Returns machine code of the load-time phases of a GPU's program, for this machine."""
     host = detect(1)
     prepare = emit_prepare(program, host)
     return b"" if prepare is None else assemble(prepare, host)
@@ -108,18 +132,19 @@ def _host_code(program: Program) -> bytes:
 def build_artifact(
     task: Task, schedule: Schedule | None, target: Target, views: Views | None = None, rules: Sequence[Rule] = RULES
 ) -> Artifact:
-    """From a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
+    """Compiles a schedule to machine code; None: the default schedule. Raises ScheduleError, BuildError."""
     return artifact_of(program_of(task, schedule, target, views, rules), target)
 
 
 def code_of(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> str:
-    """The fingerprint of a schedule's LLVM IR, for row-major arrays."""
+    """Returns the fingerprint of a schedule's LLVM IR, for row-major arrays."""
     return fingerprint(text_of(program_of(task, schedule, target, rules=rules), target))
 
 
 Deviation = Literal["", "fitted", "shared", "default"]
-"""Empty: it is the schedule that was given, or none was. Fitted: its values are no legal point for the task, and were
-moved to one. Shared: it gave way to one that packs constants as other models do. Default: it could not be replayed.
+"""The difference between the built and the given schedule. Empty: none, or no schedule was given. Fitted: its values
+are no legal point for the task, and were moved to a legal point. Shared: it was replaced by a schedule that packs
+constants as other models do. Default: it could not be replayed.
 """
 
 
@@ -131,13 +156,11 @@ class BuiltKernel:
     is_changed: bool = False
     """Its schedule's code has another fingerprint than was expected."""
     layout: PackedLayout | None = None
-    """Of its constants, where they are shared."""
-    taken: Taken | None = None
-    """What it took of an offer; None: nothing, or there was none."""
+    """The layout of its constants, if they are shared."""
     phases: tuple[PhaseSummary, ...] = ()
-    """Of a call, where they were asked for; a GPU's have none, and none are needed for one thread."""
+    """The phases of a call, if requested; empty for a GPU, and unnecessary for one thread."""
     deviation: Deviation = ""
-    """How what was built differs from the schedule that was given."""
+    """The difference between the built and the given schedule."""
 
 
 def build_for_model(
@@ -148,18 +171,14 @@ def build_for_model(
     rules: Sequence[Rule] = RULES,
     code: str | None = None,
     packing: Packing | None = None,
-    offer: Offer | None = None,
     summarise: bool = False,
 ) -> BuiltKernel:
-    """As `build_artifact`. `code` is the fingerprint that a schedule's code for row-major arrays should have.
+    """Builds a kernel as `build_artifact` does. `code` is the expected fingerprint of the code for row-major arrays.
 
-    With `packing`, constants are packed as in other models where that costs little. With an `offer` and without a
-    schedule, a schedule of another task is taken where enough gain is predicted. `summarise`: tell of the phases.
+    With `packing`, constants are packed as in other models if that costs little. `summarise` adds summaries of the
+    phases.
     """
-    taken: Taken | None = None
-    if schedule is None and offer is not None and packing is None:
-        sketch, point, taken = pick(task, offer, target, rules)
-    elif packing is None:
+    if packing is None:
         sketch, point = resolve(task, schedule, target, rules)
     else:
         sketch, point = sharing_point(task, schedule, target, rules, packing.known, packing.may_own)
@@ -179,4 +198,4 @@ def build_for_model(
     phases: tuple[PhaseSummary, ...] = ()
     if summarise and isinstance(target, Cpu) and target.threads > 1:
         phases = summaries_of(program, sketch, point, target)
-    return BuiltKernel(_artifact(program, text, target), not is_same, layout, taken, phases, deviation)
+    return BuiltKernel(_artifact(program, text, target), not is_same, layout, phases, deviation)

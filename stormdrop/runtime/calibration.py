@@ -1,16 +1,15 @@
-"""What was measured of this machine, kept in files beside the store: its rates, and the coefficients of its estimate.
+"""Measurements of this machine, kept in files beside the store: its rates, and the coefficients of its estimate.
 
     peak-….json           rates: `stormdrop peak` measures them (`runtime.peak`)
     coefficients-….json   fitted to the trials in the store by `stormdrop calibrate`
 
-`calibrated` puts both into a target. `host.detect` returns calibrated targets, so compiling, tuning and, since a target
-travels to them, measuring processes estimate with the same numbers. A file that cannot be read is as good as none.
+`calibrated` puts both into a target. `host.detect` returns calibrated targets, so compiling and tuning estimate with
+the same numbers. So do measuring processes, since a target is sent to them. An unreadable file counts as absent.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,19 +18,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from stormdrop.errors import UserError
+from stormdrop.errors import UserError, warn
 from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Peak
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 def calibrated(target: Cpu) -> Cpu:
-    """The target with what was measured of this machine; itself if nothing was."""
+    """Returns the target with the measurements of this machine; the same target if there are none."""
     if (peak := load_peak(target)) is not None:
         l2, l3, dram = (peak.bandwidth(level, peak.threads).read_gbs for level in ("L2", "L3", "DRAM"))
         of_core = {"peak_gflops": peak.gflops / peak.threads, "l2_gbs": l2 / peak.threads}  # while all are busy
@@ -42,12 +40,12 @@ def calibrated(target: Cpu) -> Cpu:
 
 
 def _rounded(rate: float) -> float:
-    """Two digits: measured again, a machine should be the same."""
+    """Returns a rate with two digits, so that repeated measurements of a machine give equal targets."""
     return float(f"{rate:.2g}")
 
 
 def identity(target: Cpu) -> str:
-    """What tells this machine from others that a shared home directory may be used on; no host name."""
+    """Returns an identity of this machine among the machines of a shared home directory; no host name."""
     caches = f"{target.l1_bytes}, {target.l2_bytes}, {target.l3_bytes}"
     return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
 
@@ -80,7 +78,7 @@ def load_coefficients(target: Cpu) -> CpuCoefficients | None:
 
 
 def save_coefficients(target: Cpu, coefficients: CpuCoefficients | None) -> None:
-    """None: forget them."""
+    """Saves coefficients; None deletes them."""
     path = _path("coefficients", target)
     if coefficients is None:
         path.unlink(missing_ok=True)
@@ -98,18 +96,18 @@ def _load(path: Path, read: Callable[[str], _T]) -> _T | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        _log.warning("what was measured of this machine, %s, is ignored: %s", path, error)
+        warn(f"what was measured of this machine, {path}, is ignored: {error}")
         return None
     try:
         return read(text)
     except (UserError, ValueError) as error:
-        _log.warning("what was measured of this machine, %s, is ignored: %s", path, error)
+        warn(f"what was measured of this machine, {path}, is ignored: {error}")
     return None
 
 
 @lru_cache(maxsize=16)
 def _text(path: Path, changed: int) -> str:
-    """Of a file as it was when it was last changed."""
+    """Returns the text of a file as of its last change."""
     return path.read_text()
 
 
@@ -119,4 +117,4 @@ def _save(path: Path, text: str) -> None:
         with replacing(path, follow_links=False) as write:
             write(text.encode())
     except (OSError, UserError) as error:
-        _log.warning("what was measured of this machine cannot be kept in %s: %s", path, error)
+        warn(f"what was measured of this machine cannot be kept in {path}: {error}")

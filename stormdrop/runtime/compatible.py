@@ -1,8 +1,7 @@
-"""Whether machine code that was compiled somewhere else can run on this machine.
+"""Compatibility of machine code from another machine with this machine.
 
-Code may use every feature that its target had switched on, so this machine must have them all, apart from those that
-only operating systems and intrinsics reach. A missing one would end the process with an illegal instruction, in the
-middle of a run.
+Code may use every feature of its target, so this machine must have them all, except features of operating systems and
+intrinsics. A missing feature would end the process with an illegal instruction, in the middle of a run.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ _A64FX_SVE_BYTES = 64
 
 
 def required_features(cpu: str, features: str) -> frozenset[str] | None:
-    """The features code for such a target may use; None where the processor's name says it all and is not known
-    here.
+    """Returns the features that code for such a target may use.
+
+    None if the processor's name alone determines them and is not known here.
     """
     flags = [flag for flag in features.split(",") if flag]
     on: set[str] = set()
@@ -64,8 +64,9 @@ def required_features(cpu: str, features: str) -> frozenset[str] | None:
 
 
 def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | None = None) -> str | None:
-    """Why code for this target cannot run on a machine (triple, cpu, features; by default this one), or None if it
-    can.
+    """Returns the reason why code for this target cannot run on a machine (triple, cpu, features); None if it can.
+
+    The machine is this machine by default.
     """
     if here is None:
         from stormdrop.codegen.llvm import host  # llvmlite, which loading the code needs anyway
@@ -89,6 +90,6 @@ def unfit(triple: str, cpu: str, features: str, here: tuple[str, str, str] | Non
 
 
 def sve_bytes() -> int:
-    """The size of SVE's vectors on this machine, 0 where there are none."""
+    """Returns the size of SVE's vectors on this machine, 0 if there are none."""
     text = text_of(Path("/proc/sys/abi/sve_default_vector_length"))
     return int(text) if text.isdecimal() else 0

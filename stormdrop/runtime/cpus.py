@@ -1,12 +1,12 @@
-"""Which CPUs the threads of a pool run on, and the NUMA nodes of these CPUs, as Linux numbers both.
+"""The CPUs of a pool's threads, and the NUMA nodes of these CPUs, numbered as in Linux.
 
     compact   one NUMA node and one last-level cache after the other: threads share what they read
     spread    all NUMA nodes and last-level caches in turn: most bandwidth
     0-3,8     these CPUs, one for each thread, the caller's first
     none      the system decides
 
-A *CPU* is a logical one, a hyperthread where cores have several. `compact` and `spread` give every core one thread
-before they give any core a second one: a second hyperthread adds nothing to kernels that keep the execution units busy.
+A *CPU* is a logical CPU: a hyperthread if cores have several. `compact` and `spread` give every core one thread before
+they give any core a second thread. A second hyperthread adds nothing to kernels that keep the execution units busy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ USAGE = "'none', 'compact', 'spread', or a CPU for each thread such as [0, 1] or
 MOST_CPUS = 8192
 
 Affinity = str | tuple[int, ...]
-"""One of `PATTERNS`, or the CPU of each thread."""
+"""A pattern of `PATTERNS`, or the CPU of each thread."""
 
 
 def affinity_of(value: object, name: str = "affinity") -> Affinity:
-    """The affinity that a user gave as argument or variable `name`: a pattern, '0-3,8', or a sequence of integers.
+    """Returns the affinity that a user gave as argument or variable `name`: a pattern, '0-3,8', or a sequence of
+    integers.
 
-    Raises UserError for anything else, and for a CPU that is named twice.
+    Raises UserError for any other value, and for a CPU that is named twice.
     """
     given: Any = value
     if isinstance(given, str):
@@ -56,7 +57,8 @@ def _is_natural(value: object) -> bool:
 
 
 def cpus_for(affinity: Affinity, threads: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """The CPU of each thread, thread 0 being the caller; empty for 'none', where the system decides.
+    """Returns the CPU of each thread, thread 0 being the caller; empty for 'none', which leaves the choice to the
+    system.
 
     Raises UserError if the affinity names CPUs that this process may not use, or if there are fewer CPUs than threads.
     """
@@ -85,19 +87,19 @@ def cpus_for(affinity: Affinity, threads: int, root: Path = Path("/")) -> tuple[
 
 
 def allowed_cpus() -> set[int]:
-    """The CPUs of this process's affinity mask; all CPUs on systems without such masks."""
+    """Returns the CPUs of this process's affinity mask; all CPUs on systems without such masks."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def _ordered(pattern: str, cpus: tuple[int, ...], root: Path) -> tuple[int, ...]:
-    """All of `cpus`, in the order in which threads take them. The sort key of a CPU:
+    """Returns all of `cpus`, in the order of the threads. The sort key of a CPU:
 
         compact   hyperthread of its core, node, last-level cache, core
         spread    hyperthread of its core, such ones seen before in its cache, rank of the cache in its node, node
 
-    A core, or a cache, is named by the lowest CPU that belongs to it.
+    A core, or a cache, is named by its lowest CPU.
     """
     node_of = _node_by_cpu(root)
     core_cpus: Counter[int] = Counter()  # CPUs seen so far, by core
@@ -126,7 +128,7 @@ def _ordered(pattern: str, cpus: tuple[int, ...], root: Path) -> tuple[int, ...]
 
 
 def nodes_of(cpus: Iterable[int], root: Path = Path("/")) -> tuple[int, ...]:
-    """The NUMA nodes to which these CPUs belong; empty on a machine that has only one node."""
+    """Returns the NUMA nodes of these CPUs; empty on a machine that has only one node."""
     node_of = _node_by_cpu(root)
     if len(set(node_of.values())) < 2:
         return ()
@@ -143,7 +145,7 @@ def _node_by_cpu(root: Path) -> dict[int, int]:
 
 
 def cpu_list(text: str) -> list[int]:
-    """'0-2,8' -> [0, 1, 2, 8]; empty for text that is no such list."""
+    """Returns the CPUs of a text: '0-2,8' -> [0, 1, 2, 8]; empty for text that is no such list."""
     spans = [part.partition("-") for part in text.split(",") if part]
     try:
         ends = [(int(first), int(last or first)) for first, _, last in spans]
@@ -153,7 +155,7 @@ def cpu_list(text: str) -> list[int]:
 
 
 def cpu_text(cpus: Iterable[int]) -> str:
-    """{0, 1, 2, 8} -> '0-2,8'."""
+    """Returns CPUs as text: {0, 1, 2, 8} -> '0-2,8'."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and spans[-1][-1] == cpu - 1:

@@ -36,11 +36,11 @@ class Memory(Protocol):
     def nbytes(self) -> int: ...
 
     def write(self, offset: int, data: Bytes) -> None:
-        """Copy bytes into the block, synchronously."""
+        """Copies bytes into the block, synchronously."""
         ...
 
     def read(self, offset: int, nbytes: int) -> Bytes:
-        """Bytes of the block after all runs that have returned: a copy, or a view where the device allows one."""
+        """Returns bytes of the block after all runs that have returned: a copy, or a view if the device allows it."""
         ...
 
 
@@ -73,16 +73,16 @@ Argument = BufferPlace | InputArray | OutputArray | None
 
 
 class LoadedKernel(Protocol):
-    """An artifact whose code is ready to run. It may be used in any number of recordings."""
+    """An artifact with loaded code, ready to run. It may be used in any number of recordings."""
 
     @property
     def artifact(self) -> Artifact: ...
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
-        """Write the constants that calls read to `places`: one per buffer, None if not `BufferSpec.is_kept`.
+        """Writes the constants that calls read to `places`: one per buffer, None if not `BufferSpec.is_kept`.
 
-        The load-time phases compute packed constants from `constants`; the others are copied. The arrays are not
-        needed afterwards. Raises KeyError for a missing constant, ValueError for a constant of another size.
+        The load-time phases compute packed constants from `constants`; all other constants are copied. The arrays are
+        not needed afterwards. Raises KeyError for a missing constant, ValueError for a constant of another size.
         """
         ...
 
@@ -97,25 +97,25 @@ class BoundCall:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the time of calls went: seconds by run and call, the means over the threads of a device."""
+    """The division of the time of calls: seconds by run and call, the means over the threads of a device."""
 
     seconds: Seconds
-    """From the end of the call before it to its own, which is `late + busy + waiting`."""
+    """The time from the end of the call before it to its own end, which is `late + busy + waiting`."""
     late: Seconds
-    """Until a thread began: it woke up, or left the call before."""
+    """The time until a thread began: it woke up, or left the call before."""
     busy: Seconds
-    """Computing."""
+    """The time of computing."""
     off: Seconds
-    """Of `busy`, not on a CPU: another program ran there."""
+    """The part of `busy` without a CPU: another program ran there."""
 
     @property
     def waiting(self) -> Seconds:
-        """Nothing left to do, while other threads were computing."""
+        """The time with nothing left to do, while other threads were computing."""
         return self.seconds - self.late - self.busy
 
 
 def joined(accounts: Sequence[Account]) -> Account:
-    """The runs of several accounts of the same calls as one."""
+    """Joins the runs of several accounts of the same calls."""
     fields = ("seconds", "late", "busy", "off")
     return Account(*(np.concatenate([getattr(account, name) for account in accounts]) for name in fields))
 
@@ -127,7 +127,7 @@ class Recording(Protocol):
     """
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Set the arrays that the next runs read and write: C-contiguous and aligned, kept alive by the caller.
+        """Sets the arrays that the next runs read and write: C-contiguous and aligned, kept alive by the caller.
 
         The host uses the arrays in place. A device with its own memory copies inputs in when a run begins, and outputs
         back before the run returns.
@@ -135,25 +135,28 @@ class Recording(Protocol):
         ...
 
     def run(self) -> None:
-        """Run all calls once, synchronously: outputs are written when this returns."""
+        """Runs all calls once, synchronously: outputs are written when this returns."""
         ...
 
     def bench(self, repeats: int) -> Seconds:
-        """The seconds of each of `repeats` runs, without copies of the caller's arrays; outputs are written."""
+        """Returns the seconds of each of `repeats` runs, without copies of the caller's arrays; outputs are written."""
         ...
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
-        """As `bench`, per call: seconds indexed by run and call. With `calls`, only those calls are run."""
+        """Returns seconds as `bench`, but indexed by run and call. With `calls`, only these calls are run."""
         ...
 
     def each(self, calls: range) -> Seconds:
-        """The seconds of some calls, each run once in their order, outputs written; where the clock of a device would
-        disturb short calls, neighbours are timed together and have their mean.
+        """Returns the seconds of some calls, each run once in their order, outputs written.
+
+        If the clock of a device would disturb short calls, neighbours are timed together and have their mean.
         """
         ...
 
     def account(self, repeats: int, calls: range | None = None) -> Account:
-        """As `profile`, with what threads did; a device that cannot tell was busy all the time."""
+        """Returns times as `profile`, divided by the activity of threads; a device without such data counts as busy all
+        the time.
+        """
         ...
 
 
@@ -161,19 +164,22 @@ class Device(Protocol):
     """Something that runs kernels. All methods may be called from any Python thread."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """An uninitialised block. Raises MemoryError."""
+        """Allocates an uninitialised block. Raises MemoryError."""
         ...
 
     def adopt(self, data: Bytes) -> Memory:
-        """A block that holds `data`, without a copy where the device can. The caller must not change `data` later."""
+        """Returns a block that holds `data`, without a copy if the device can. The caller must not change
+        `data` later.
+        """
         ...
 
     def load(self, artifact: Artifact) -> LoadedKernel:
-        """Make an artifact's code ready to run. Raises BuildError for code of another machine."""
+        """Loads an artifact's code. Raises BuildError for code of another machine."""
         ...
 
     def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> Recording:
-        """Make calls ready to be run. `groups`: phases of theirs that need no barrier between them; a device may run
-        them one after the other all the same. Raises MemoryError.
+        """Records calls to be run. `groups` are phases of the calls that need no barrier between them.
+
+        A device may nevertheless run these phases one after the other. Raises MemoryError.
         """
         ...

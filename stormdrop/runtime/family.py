@@ -1,7 +1,7 @@
-"""A model compiled for several sizes as data: images that share one block of weights, and which shapes each serves.
+"""A model compiled for several sizes as data: images that share one block of weights, and the shapes that each serves.
 
-Its JSON is the header of an `.sd` file that holds several sizes. Invariant as of `runtime.header`: what `read_family`
-returns is consistent, whoever wrote it.
+Its JSON is the header of an `.sd` file that holds several sizes. Invariant as of `runtime.header`: every family that
+`read_family` returns is consistent, even if the file is untrusted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stormdrop.runtime.header import IMAGE_FORM, image_from, image_tree
 from stormdrop.runtime.image import Image, OpenPort
 from stormdrop.runtime.strict import DTYPE, LARGEST, SIZE, Nullable, conform, parsed
 
-_PORT = (str, Nullable([(str, SIZE)]), DTYPE)  # of an open dimension the name, of another one the size
+_PORT = (str, Nullable([(str, SIZE)]), DTYPE)  # of an open dimension the name, of another dimension the size
 _PADDING = (range(1, LARGEST + 1), range(1, LARGEST + 1), SIZE)
 _FORM = {
     "name": str,
@@ -30,7 +30,9 @@ _FORM = {
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Input shapes, the number of the image that runs them, and for an image of larger shapes what is valid there."""
+    """Input shapes, and the number of the image that runs them; for an image of larger shapes, also the valid parts
+    there.
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     image: int
@@ -54,7 +56,7 @@ class Family:
 
 
 def write_family(family: Family, versions: dict[str, str]) -> bytes:
-    """As JSON, without the code."""
+    """Returns the family as JSON, without the code."""
     tree = {
         "name": family.name,
         "inputs": [_port_tree(port) for port in family.inputs],
@@ -74,7 +76,7 @@ def write_family(family: Family, versions: dict[str, str]) -> bytes:
 
 
 def read_family(data: bytes, code: memoryview, weights_bytes: int) -> Family:
-    """The inverse of `write_family`. Raises ValueError, and UserError for images whose parts do not fit each other."""
+    """Parses the JSON of `write_family`. Raises ValueError, and UserError for images with inconsistent parts."""
     head = parsed(data)
     conform(head, _FORM, "header")
     images: list[Image] = []
@@ -103,7 +105,7 @@ def _port(name: str, rows: list[Any] | None, dtype: Any) -> OpenPort:
 
 
 def _served(tree: dict[str, Any], images: list[Image], inputs: int) -> Served:
-    """Checked against the image: masks are its last inputs, and shapes are not larger than its own."""
+    """Returns shapes checked against the image: masks are its last inputs, and shapes are not larger than its own."""
     if tree["model"] >= len(images):
         raise ValueError(f"there is no model {tree['model']}")
     image = images[tree["model"]]

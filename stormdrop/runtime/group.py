@@ -1,4 +1,4 @@
-"""Groups of kernel phases: what the threads of a host run between two barriers.
+"""Groups of kernel phases: the work of a host's threads between two barriers.
 
 A model's calls have phases, each a parallel range. By default a barrier follows every phase. A `Group` is a run of
 consecutive phases, of one call or of several, with a barrier only after the last. The group is itself a parallel range,
@@ -39,13 +39,16 @@ class Group:
 
     @staticmethod
     def from_json(tree: list[Any]) -> Group:
-        """The inverse of `to_json`, for a tree that conforms to `GROUP_FORM`."""
+        """Parses a tree of `to_json` that conforms to `GROUP_FORM`."""
         extent, phases = tree
         return Group(extent, tuple((call, phase) for call, phase in phases))
 
 
 def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
-    """Every phase in a group of its own. `extents[call][phase]` is the extent of a phase; empty phases are left out."""
+    """Returns every phase in a group of its own.
+
+    `extents[call][phase]` is the extent of a phase; empty phases are left out.
+    """
     return tuple(
         Group(extent, ((call, phase),))
         for call, phases in enumerate(extents)
@@ -56,11 +59,11 @@ def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """Those words of the pool's step (`%step` in `pool_ir`) that the groups decide, for one phase of one call.
+    """The words of the pool's step (`%step` in `pool_ir`) that the groups determine, for one phase of one call.
 
         entry, buffers, scratch, scratch stride | `words`
 
-    The other words are addresses, which whoever records the step fills in.
+    The other words are addresses, which the recording device fills in.
     """
 
     call: int
@@ -68,8 +71,10 @@ class StepRow:
 
 
 def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list[StepRow]:
-    """The steps of all groups, one for each phase. The four `words` of a step: index of the phase in its call, extent
-    of the phase, extent of the group, and the number of steps in the group if this is its first, else 0.
+    """Returns the steps of all groups, one for each phase.
+
+    The four `words` of a step are the index of the phase in its call, the extent of the phase, the extent of the group,
+    and a size. The size is the number of steps in the group for its first step, else 0.
     """
     rows: list[StepRow] = []
     for group in groups:
@@ -80,7 +85,7 @@ def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list
 
 
 def problem_of(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> str:
-    """What is wrong with the groups of a model whose phases have these extents; an empty string if nothing is.
+    """Returns the fault of the groups of a model with phases of these extents; an empty string if there is none.
 
     The groups, one after the other, must list every phase that is not empty once, in order. Products of extents must
     not overflow.

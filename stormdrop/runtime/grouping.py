@@ -1,6 +1,6 @@
-"""Which phases of a model need no barrier between them: the making of groups (`runtime.group`) at compile time.
+"""The making of groups (`runtime.group`) at compile time: phases of a model that need no barrier between them.
 
-Phases are taken in their order. A phase joins the group before it in one of three ways:
+Phases are processed in their order. A phase joins the group before it in one of three ways:
 
     serial        One thread is estimated to run it faster than all threads, which need a barrier. The group is a chain
                   of such phases, and runs on one thread.
@@ -8,12 +8,12 @@ Phases are taken in their order. A phase joins the group before it in one of thr
     local         It does share bytes that are written with other phases of the group, but only within one iteration of
                   the group. Proved from the affine intervals of `lower.touches`, iteration by iteration.
 
-Otherwise it begins a new group. Estimates, target data and kernels decide: equal models have equal groups on
-equal targets.
+Otherwise it begins a new group. Estimates, target data and kernels decide: equal models have equal groups on equal
+targets.
 
-Invariant: an iteration of a group touches nothing that another iteration of the group writes. The proof takes buffers
-with different keys for disjoint memory. The layout of the arena keeps them disjoint while the group runs, by way of
-`concurrent_calls`.
+Invariant: an iteration of a group touches nothing that another iteration of the group writes. The proof assumes that
+buffers with different keys are disjoint memory. The layout of the arena keeps them disjoint while the group runs, by
+way of `concurrent_calls`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,27 @@ from stormdrop.runtime.summary import PhaseSummary
 from stormdrop.target.cpu import Cpu
 
 MEANS = ("serial", "independent", "local")
-"""What `STORMDROP_GROUPS` may name: the ways in which a phase joins a group."""
+"""The values of `STORMDROP_GROUPS`: the ways in which a phase joins a group."""
 MOST_CHAIN_SECONDS = 15e-6
 """No phase is appended to a serial group that would take longer than this with it. The other threads wait meanwhile,
 and fall asleep if they wait for longer than they spin (`pool_settings.SPIN_MICROSECONDS`).
 """
 MOST_ITERATIONS = 1 << 15
-"""With more iterations, of a phase or of the group, phases are not tested for being local."""
+"""The most iterations, of a phase or of the group, for which phases are tested for being local."""
 L2_SHARE = 0.5
 """The part of the L2 that all constants of a parallel group may fill. A thread runs its share of a group in several
-parts, and each part goes through all phases: the constants should stay in the L2 from one part to the next.
+parts, and each part goes through all phases. The constants should stay in the L2 from one part to the next.
 """
 IMBALANCE = 0.02
-"""By how much the imbalance of a group (`_Maker._imbalance`) may exceed that of its least balanced phase."""
+"""The excess of a group's imbalance (`_Maker._imbalance`) that is allowed over the imbalance of its least balanced
+phase.
+"""
 
 
 def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The members of `MEANS` to use: those that `STORMDROP_GROUPS` names, else `USUAL`. Raises UserError for unknown
-    names.
+    """Returns the members of `MEANS` to use: those that `STORMDROP_GROUPS` names, else `USUAL`.
+
+    Raises UserError for unknown names.
     """
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
@@ -65,8 +68,8 @@ def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
 class PlacedPhase:
     """A phase of a model's call: the index of the call, the index of the phase in the call, and the memory it uses.
 
-    `places` has an entry for each slot of the call's pointer table: the key of a buffer of the model, and the byte
-    offset at which the kernel's buffer begins in it. None: memory that no phase writes, such as constants.
+    `places` has an entry for each slot of the call's pointer table. An entry is the key of a buffer of the model, and
+    the byte offset of the kernel's buffer in it. None: memory that no phase writes, such as constants.
     """
 
     call: int
@@ -81,21 +84,23 @@ class PlacedPhase:
         return self.summary.memory.extent
 
     def touched(self) -> Iterator[tuple[Hashable, int, Touch]]:
-        """The touches of buffers that may be written, each with its entry of `places`: key, offset, touch."""
+        """Yields the touches of buffers that may be written, each with its entry of `places`: key, offset, touch."""
         for touch in self.summary.memory.touches:
             place = self.places[touch.slot]
             if place is not None:
                 yield *place, touch
 
     def iterations(self, group_extent: int) -> tuple[Ints, Ints]:
-        """The range of the phase's iterations that each iteration of a group runs: begins and ends."""
+        """Returns the range of the phase's iterations that each iteration of a group runs: begins and ends."""
         edges = -(-np.arange(group_extent + 1, dtype=np.int64) * self.extent // group_extent)
         return edges[:-1], edges[1:]
 
 
 def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -> tuple[Group, ...]:
-    """The groups of a model's phases, none of which may be empty. No groups at all, (), stand for a barrier after every
-    phase: returned where no phase joins another, and none becomes serial.
+    """Returns the groups of a model's phases, none of which may be empty.
+
+    No groups at all, (), stand for a barrier after every phase: returned if no phase joins another, and none becomes
+    serial.
     """
     if target.threads == 1 or not means:
         return ()
@@ -109,8 +114,9 @@ def grouped(phases: Sequence[PlacedPhase], target: Cpu, means: frozenset[str]) -
 
 
 def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int]]:
-    """For each call, the first and the last call that may run at the same time, because they have phases in the same
-    parallel groups. Buffers of such calls must not share memory.
+    """Returns for each call the first and the last call that may run at the same time.
+
+    These are calls with phases in the same parallel groups. Buffers of such calls must not share memory.
     """
     spans = [(k, k) for k in range(calls)]
     for group in groups:
@@ -122,8 +128,10 @@ def concurrent_calls(groups: Sequence[Group], calls: int) -> list[tuple[int, int
 
 
 def unordered(phases: Sequence[PlacedPhase], extent: int) -> tuple[PlacedPhase, PlacedPhase] | None:
-    """Two phases that need a barrier between them in a group of `extent` iterations: one may touch, in one iteration of
-    the group, what the other writes in another. None if there are no such phases.
+    """Returns two phases that need a barrier between them in a group of `extent` iterations; None if there are no such
+    phases.
+
+    The phases need a barrier if an iteration of one may touch bytes that the other phase writes in another iteration.
     """
     for n, later in enumerate(phases):
         for earlier in phases[:n]:
@@ -154,8 +162,8 @@ class _Maker:
     means: frozenset[str]
     groups: list[_Draft] = field(default_factory=list[_Draft])
     written_serially: dict[Hashable, bool] = field(default_factory=dict[Hashable, bool])
-    """By buffer key, whether the last group that wrote it was serial. Buffers without an entry are the model's inputs.
-    Serial groups are thread 0's, the caller's, which has what they wrote, and the inputs, in its own caches.
+    """The property that the last group that wrote a buffer was serial, by buffer key. Buffers without an entry are the
+    model's inputs. Serial groups run on thread 0, the caller's, whose own caches hold their results and the inputs.
     """
 
     def add(self, phase: PlacedPhase) -> None:
@@ -167,7 +175,7 @@ class _Maker:
         self.written_serially |= {key: is_serial for key, _, touch in phase.touched() if touch.is_written}
 
     def _is_faster_alone(self, phase: PlacedPhase) -> bool:
-        """Whether one thread is estimated to be at least as fast as all of them.
+        """Returns whether one thread is estimated to be at least as fast as all of them.
 
             alone + bytes that other threads wrote / handover rate of one thread  <=  seconds + barrier
 
@@ -182,7 +190,7 @@ class _Maker:
         return seconds <= phase.summary.seconds + self.target.barrier_seconds
 
     def _chained(self, group: _Draft, phase: PlacedPhase, is_short: bool) -> bool:
-        """Append the phase to a serial group if that is allowed; whether it was."""
+        """Appends the phase to a serial group if that is allowed; returns whether it was."""
         seconds = group.seconds + phase.summary.alone
         if not (group.is_serial and is_short and "serial" in self.means and seconds <= MOST_CHAIN_SECONDS):
             return False
@@ -191,7 +199,7 @@ class _Maker:
         return True
 
     def _joined(self, group: _Draft, phase: PlacedPhase) -> bool:
-        """Add the phase to a parallel group if a group extent is found that is legal and balanced; whether it was."""
+        """Adds the phase to a parallel group if a legal and balanced group extent exists; returns whether it does."""
         phases = [*group.phases, phase]
         if group.is_serial or sum(sum(p.constants.values()) for p in phases) > L2_SHARE * self.target.l2_bytes:
             return False
@@ -207,22 +215,24 @@ class _Maker:
         return False
 
     def _imbalance(self, extent: int) -> float:
-        """Iterations of the busiest thread over the mean."""
+        """Returns the iterations of the busiest thread over the mean."""
         threads = self.target.threads
         return -(-extent // threads) * threads / extent
 
 
 def _span(phase: PlacedPhase, touch: Touch) -> int:
-    """The distance in bytes from the first to the last byte that any iteration touches: an upper bound of what is read
-    or written.
+    """Returns the distance in bytes from the first to the last byte that any iteration touches.
+
+    It is an upper bound of the bytes read or written.
     """
     moved = sum(abs(stride) * (n - 1) for stride, n in zip(touch.strides, phase.summary.memory.loops))
     return touch.high - touch.low + moved
 
 
 def _shared(a: PlacedPhase, b: PlacedPhase) -> Iterator[tuple[int, Touch, int, Touch]]:
-    """Pairs of touches, one of each phase, that may overlap and of which at least one writes: offset and touch of `a`,
-    offset and touch of `b`.
+    """Yields pairs of touches, one of each phase, that may overlap and of which at least one writes.
+
+    Each pair is the offset and touch of `a`, and the offset and touch of `b`.
     """
     for key, offset, touch in a.touched():
         for other_key, other_offset, other in b.touched():
@@ -234,20 +244,21 @@ def _shared(a: PlacedPhase, b: PlacedPhase) -> Iterator[tuple[int, Touch, int, T
 
 
 def _columns_meet(touch: Touch, offset: int, other: Touch, other_offset: int) -> bool:
-    """Whether two accesses to a buffer may have a byte in common, as far as their columns tell; True if unknown."""
+    """Returns whether two accesses to a buffer may have a byte in common, judged by their columns; True if unknown."""
     one, two = touch.columns, other.columns
     return one is None or two is None or one.meets(offset, two, other_offset)
 
 
 def _bounds(phase: PlacedPhase, offset: int, touch: Touch) -> tuple[int, int]:
-    """The bytes [begin, end) of the buffer within which all iterations touch it."""
+    """Returns the bytes [begin, end) of the buffer within which all iterations touch it."""
     moves = [stride * (n - 1) for stride, n in zip(touch.strides, phase.summary.memory.loops)]
     return offset + touch.low + sum(min(0, m) for m in moves), offset + touch.high + sum(max(0, m) for m in moves)
 
 
 def _may_be_apart(a: PlacedPhase, b: PlacedPhase, offset: int, touch: Touch, other_offset: int, other: Touch) -> bool:
-    """Whether each phase's first iteration ends before the bytes of the other's last: a necessary condition of
-    `_is_local` that is cheap to test.
+    """Returns whether each phase's first iteration ends before the bytes of the other's last.
+
+    This is a necessary condition of `_is_local` that is cheap to test.
     """
     end, other_end = offset + touch.high, other_offset + other.high
     last = offset + touch.low + sum(s * (n - 1) for s, n in zip(touch.strides, a.summary.memory.loops))
@@ -256,11 +267,11 @@ def _may_be_apart(a: PlacedPhase, b: PlacedPhase, offset: int, touch: Touch, oth
 
 
 def _is_local(a: PlacedPhase, b: PlacedPhase, group_extent: int) -> bool:
-    """Whether two phases may run in a group of so many iterations without a barrier: no iteration of the group touches
-    bytes that another one writes.
+    """Returns whether two phases may run in a group of `group_extent` iterations without a barrier.
 
-    Sufficient condition, for every pair of `_shared`, in both directions, and i < j: the interval of one phase in
-    iteration i ends at or before the begin of the other phase's interval in iteration j.
+    They may if no iteration of the group touches bytes that another iteration writes. The tested condition is
+    sufficient: the interval of one phase in iteration i ends at or before the begin of the other phase's interval in
+    iteration j. It is tested for every pair of `_shared`, in both directions, and i < j.
     """
     shared = list(_shared(a, b))
     if not shared or group_extent == 1:

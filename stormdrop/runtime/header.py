@@ -1,8 +1,8 @@
 """The header of a compiled model's file: an `Image` without its code, as JSON, and back.
 
-Invariant: what `read_header` returns is consistent. Every address lies within its space, every step has one address for
-each buffer of its kernel, every number is one that a run can use. A header that is not like that is refused, whoever
-wrote it.
+Invariant: every image that `read_header` returns is consistent, even if the file is untrusted. Every address lies
+within its space, every step has one address for each buffer of its kernel, every number is usable in a run. Any other
+header is refused.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ IMAGE_FORM = {
             "digest": str,
             "flops": float,
             "bytes": SIZE,
+            "id": Optional(str),
+            "shapes": Optional(str),
+            "node": Optional(str),
         }
     ],
     "groups": Optional([GROUP_FORM]),
@@ -48,12 +51,12 @@ IMAGE_FORM = {
 
 
 def write_header(image: Image, versions: dict[str, str]) -> bytes:
-    """The image as JSON. `versions` says who compiled it; nothing depends on that."""
+    """Returns the image as JSON. `versions` names the compiling versions; nothing depends on them."""
     return json.dumps(image_tree(image, versions), separators=(",", ":"), allow_nan=False).encode()
 
 
 def image_tree(image: Image, versions: dict[str, str]) -> dict[str, object]:
-    """The image as JSON values."""
+    """Returns the image as JSON values."""
     return {
         "versions": versions,
         "name": image.name,
@@ -73,6 +76,9 @@ def image_tree(image: Image, versions: dict[str, str]) -> dict[str, object]:
                 "digest": s.digest,
                 "flops": s.flops,
                 "bytes": s.nbytes,
+                "id": s.id,
+                "shapes": s.shapes,
+                "node": s.node,
             }
             for s in image.calls
         ],
@@ -81,7 +87,7 @@ def image_tree(image: Image, versions: dict[str, str]) -> dict[str, object]:
 
 
 def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
-    """The image that a header describes.
+    """Returns the image that a header describes.
 
     Raises ValueError if it is not well-formed, UserError if its parts do not fit each other.
     """
@@ -91,7 +97,7 @@ def read_header(data: bytes, code: memoryview, weights_bytes: int) -> Image:
 
 
 def image_from(head: dict[str, Any], code: memoryview, weights_bytes: int) -> Image:
-    """The image that a tree of `IMAGE_FORM` describes. Raises ValueError, UserError."""
+    """Returns the image that a tree of `IMAGE_FORM` describes. Raises ValueError, UserError."""
     image = Image(
         name=head["name"],
         inputs=tuple(_port(*row) for row in head["inputs"]),
@@ -124,13 +130,15 @@ def _kernels(trees: list[Any], code: memoryview) -> tuple[Artifact, ...]:
 
 def _call(tree: dict[str, Any]) -> KernelCall:
     addresses = tuple(a and Address(*a) for a in tree["addresses"])
-    return KernelCall(tree["kernel"], addresses, tree["label"], tree["digest"], float(tree["flops"]), tree["bytes"])
+    amounts = float(tree["flops"]), tree["bytes"]
+    of_task = (tree.get(name, "") for name in ("id", "shapes", "node"))
+    return KernelCall(tree["kernel"], addresses, tree["label"], tree["digest"], *amounts, *of_task)
 
 
 def _port(name: str, shape: list[int], dtype: Dtype) -> Port:
     if len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"an array of {len(shape)} dimensions")
-    # Also without its zeros: NumPy refuses strides that overflow, even those of an empty array.
+    # Also without its zeros: NumPy refuses strides that overflow, even the strides of an empty array.
     if ITEMSIZE[dtype] * math.prod(n for n in shape if n) > LARGEST:
         raise ValueError(f"an array of shape {shape}")
     return Port(name, tuple(shape), dtype)

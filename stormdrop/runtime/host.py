@@ -1,4 +1,4 @@
-"""This machine as a target: what LLVM and the operating system say of its CPU, caches and threads."""
+"""This machine as a target: the description of its CPU, caches and threads by LLVM and the operating system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stormdrop.target.cpu import ISAS, Caches, Cpu, cpu_target
 
 
 def detect(threads: int | None = None) -> Cpu:
-    """This machine, as much of it as this process may use, with the rates that were measured of it.
+    """Returns this machine, limited to the part that this process may use, with its measured rates.
 
     `threads` otherwise as `thread_count`.
     """
@@ -27,7 +27,7 @@ def detect(threads: int | None = None) -> Cpu:
 
 
 def nominal(threads: int | None = None) -> Cpu:
-    """As `detect`, with nominal rates and coefficients of the estimate."""
+    """Returns this machine as `detect` does, with nominal rates and coefficients of the estimate."""
     return _detect(thread_count(threads))
 
 
@@ -56,7 +56,7 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 
 def _read_caches(cpu: Path) -> Caches:
-    """The data caches of one cpu as Linux lists them, with defaults for what is missing or zero."""
+    """Returns the data caches of one cpu as Linux lists them, with defaults for missing or zero values."""
     found = Caches()
     level3 = 0
     for index in sorted((cpu / "cache").glob("index*")):
@@ -81,7 +81,7 @@ def _read_caches(cpu: Path) -> Caches:
 
 
 def hyperthreads() -> int:
-    """The cpus that share one core's execution units."""
+    """Returns the number of cpus that share one core's execution units."""
     return _hyperthreads(_SYSFS / f"cpu{_first_cpu()}")
 
 
@@ -91,14 +91,14 @@ HIDDEN_HYPERTHREADS = frozenset(
         *("sapphirerapids", "emeraldrapids", "graniterapids"),
     }
 )
-"""Server CPUs whose virtual machines see hyperthreads as CPUs, and are not told which of them share a core."""
+"""Server CPUs whose virtual machines see hyperthreads as CPUs, without data about CPUs that share a core."""
 
 
 def cores_of(cpu: str, cpus: Sequence[int], root: Path = _SYSFS) -> int:
-    """The cores of these CPUs.
+    """Returns the number of cores of these CPUs.
 
-    Virtual machines mostly hide how CPUs share cores. Where they run on servers of a kind that has hyperthreads in all
-    large clouds, there are two CPUs to a core.
+    Virtual machines mostly hide the assignment of CPUs to cores. On servers of a kind that has hyperthreads in all
+    large clouds, two CPUs count as a core.
     """
     siblings = [cpu_list(text_of(root / f"cpu{k}" / "topology/thread_siblings_list")) or (k,) for k in cpus]
     is_hidden = max(map(len, siblings)) == 1 and cpu in HIDDEN_HYPERTHREADS and _is_virtual()
@@ -114,7 +114,7 @@ def _hyperthreads(cpu: Path) -> int:
 
 
 def _size(text: str) -> int:
-    """'32K' -> 32768; 0 for anything that is not a size."""
+    """Returns the bytes of a text: '32K' -> 32768; 0 for a text that is not a size."""
     scale = {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
     digits = text[:-1] if scale else text
     return int(digits) << scale if digits.isdecimal() else 0

@@ -1,8 +1,8 @@
 """The host CPU as a device: the process's memory and a thread pool.
 
-A recording is one list of steps for the pool (`pool_ir`), one step per phase of a call, and one table: the concatenated
-pointer tables of its calls. `bind` rewrites only the entries of the caller's arrays. Where phases are grouped, another
-list has every phase in a group of its own: calls are timed apart with that.
+A recording is a list of steps for the pool (`pool_ir`), one step per phase of a call, and a table. The table
+concatenates the pointer tables of its calls. `bind` rewrites only the entries of the caller's arrays. If phases are
+grouped, another list has every phase in a group of its own: it is used to time calls separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Phases = tuple[int, tuple[int, ...]]
 
 
 def scratch_stride(scratch_bytes: int) -> int:
-    """Bytes from one thread's scratch to the next thread's."""
+    """Returns the bytes from one thread's scratch to the next thread's."""
     return -(-scratch_bytes // 64) * 64 + SLACK_BYTES
 
 
@@ -48,7 +48,7 @@ class HostMemory:
         self.block[offset : offset + data.nbytes] = data
 
     def read(self, offset: int, nbytes: int) -> Bytes:
-        """A view."""
+        """Returns a view of a range."""
         return self.block[offset : offset + nbytes]
 
 
@@ -80,12 +80,12 @@ class HostDevice:
 
 
 def host_device(threads: int) -> HostDevice:
-    """The host with the process-wide pool of `threads` threads."""
+    """Returns the host with the process-wide pool of `threads` threads."""
     return HostDevice(shared_pool(threads))
 
 
 class HostKernel:
-    """A kernel whose code is loaded into this process."""
+    """A kernel with code loaded into this process."""
 
     def __init__(self, artifact: Artifact, device: HostDevice) -> None:
         self.artifact, self._device = artifact, device
@@ -99,7 +99,7 @@ class HostKernel:
 class HostPacker:
     """The load-time phases of an artifact for any device: they run on the host.
 
-    `code` has the phases where it is loaded already; a GPU's artifact brings them as `prepare_code`.
+    `code` has the phases if it is loaded already; a GPU's artifact contains them as `prepare_code`.
     """
 
     def __init__(self, artifact: Artifact, device: HostDevice, code: Code | None = None) -> None:
@@ -110,7 +110,7 @@ class HostPacker:
             self._phases = _phases(self._code, PREPARE, artifact.prepare_extents)
 
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
-        """As `LoadedKernel.prepare`, to places in the host's memory."""
+        """Writes constants as `LoadedKernel.prepare`, to places in the host's memory."""
         arguments: list[BufferPlace | None] = []
         for buffer, place in zip(self.artifact.buffers, places):
             if buffer.scope is Scope.CONSTANT:
@@ -173,7 +173,7 @@ class HostRecording:
         singles = single_groups(extents)
         self._single_steps = steps(singles)
         self._steps = steps(groups) if groups and tuple(groups) != singles else self._single_steps
-        self._held = (tuple(calls), scratch, table, self._steps, self._single_steps)  # what the steps point to
+        self._held = (tuple(calls), scratch, table, self._steps, self._single_steps)  # the steps' pointers lead there
         self._entries = table.data  # a memoryview: writes of one entry are faster
         self._pool = device.pool
         self._is_serial = bool(groups) and all(group.is_serial for group in groups)
@@ -205,7 +205,7 @@ class HostRecording:
 
 
 class _Steps:
-    """Records for the pool, in groups of so many; `of_call`: the call of each, from 0 to `calls` - 1."""
+    """Records for the pool, in groups of `sizes` steps; `of_call` is the call of each, from 0 to `calls` - 1."""
 
     def __init__(
         self, records: NDArray[np.int64], of_call: NDArray[np.int64], sizes: Sequence[int], calls: int
@@ -217,14 +217,14 @@ class _Steps:
         return len(self._records)
 
     def part(self, calls: range | None) -> _Steps:
-        """The steps of some calls, where every step is a group."""
+        """Returns the steps of some calls, each in a group of its own."""
         if calls is None:
             return self
         begin, end = map(int, np.searchsorted(self._of_call, [calls.start, calls.stop]))
         return _Steps(self._records[begin:end], self._of_call[begin:end] - calls.start, [1] * (end - begin), len(calls))
 
     def by_call(self, values: Seconds) -> Seconds:
-        """Amounts by run and step, added up by call."""
+        """Returns amounts by run and step, added up by call."""
         found = np.zeros((self._calls, len(values)))
         np.add.at(found, self._of_call, values.T)
         return found.T

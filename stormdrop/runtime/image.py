@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from stormdrop.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.ir.shape import dimensions_text
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.group import Group, single_groups
 from stormdrop.target import Surroundings
@@ -61,8 +62,14 @@ class OpenPort(Port):
     def open_dimensions(self) -> tuple[str, ...]:
         return tuple(d for d in self.dimensions or () if isinstance(d, str))
 
+    @property
+    def named_dimensions(self) -> tuple[str, ...]:
+        """The names of open dimensions that have a name in the file."""
+        texts = dimensions_text(self.name, self.dimensions or ())
+        return tuple(d for d, text in zip(self.dimensions or (), texts) if isinstance(d, str) and d == text)
+
     def __repr__(self) -> str:
-        inside = "…" if self.dimensions is None else ", ".join(map(str, self.dimensions))
+        inside = "…" if self.dimensions is None else ", ".join(dimensions_text(self.name, self.dimensions))
         return f"{self.name}: {self.dtype}[{inside}]"
 
 
@@ -79,7 +86,8 @@ class Address:
 class KernelCall:
     """One kernel call: an address for every buffer of its artifact.
 
-    A constant that is only read while others are packed has the address None. `label` is for people.
+    A constant that is only read while others are packed has the address None. `label`, `shapes` and `node`, its main
+    ONNX node, are for people.
     """
 
     kernel: int
@@ -88,6 +96,10 @@ class KernelCall:
     digest: str  # of the task
     flops: float
     nbytes: int  # that must at least be moved
+    id: str = ""
+    """Of its task in the model, as `Partition.tasks` numbers them; empty for a copy between two tasks."""
+    shapes: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

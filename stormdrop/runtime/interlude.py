@@ -1,9 +1,9 @@
-"""What a model does to the caches between two runs of one of its kernels, imitated by a kernel of its own.
+"""A kernel that imitates the effect of a model on the caches between two runs of one of its kernels.
 
-A kernel that is run again and again finds its operands and its code where its own last run left them: in the near
-caches (L1 and L2) of the threads that need them. In a model it does not. Between two of its runs the other kernels have
-replaced the contents of the near caches, and its inputs were written just now, each part by the thread that computed
-it. An interlude is a kernel that runs before every timed run and leaves the caches in that state, in three phases:
+A kernel that is run repeatedly finds its operands and its code in the near caches (L1 and L2) of the threads that need
+them. In a model it does not. Between two of its runs the other kernels have replaced the contents of the near caches.
+Its inputs were written just now, each part by the thread that computed it. An interlude is a kernel that runs before
+every timed run and leaves the caches in that state, in three phases:
 
     flush     The timed kernel's code is flushed from all caches, instruction caches too. On a cold target its constants
               are flushed as well.
@@ -42,11 +42,11 @@ from stormdrop.target.cpu import Cpu
 from stormdrop.target.scope import Scope
 
 MOST_COPIES = 128
-"""Of a kernel's constants, since every copy is two more recorded calls."""
+"""The most copies of a kernel's constants, since every copy is two more recorded calls."""
 
 
 class Action(IntEnum):
-    """What is done to the cache lines of a range. The value is the index of the phase in which it is done."""
+    """An action on the cache lines of a range. The value is the index of the phase that performs it."""
 
     FLUSH = 0
     READ = 1
@@ -55,7 +55,7 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LineRange:
-    """Memory to whose cache lines an action is done: thread t of T does the t-th of T contiguous shares."""
+    """Memory with an action for its cache lines: thread t of T processes the t-th of T contiguous shares."""
 
     action: Action
     place: Argument
@@ -135,7 +135,7 @@ out:
 
 
 def interlude_ir(machine: str, features: str = "") -> str:
-    """The LLVM IR for a machine of `_FLUSH`; `features` are LLVM's, such as '+clflushopt,+avx2'."""
+    """Returns the LLVM IR for a machine of `_FLUSH`; `features` are LLVM's, such as '+clflushopt,+avx2'."""
     flush = _FLUSH[machine]
     if "+clflushopt" in features.split(","):
         flush = flush.replace("clflush", "clflushopt")  # overlap each other, while a clflush waits for the last
@@ -149,9 +149,9 @@ def _code() -> bytes:
 
 
 def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:
-    """A call that does to each range its action: first all flushes, then all reads, then all rewrites.
+    """Returns a call that performs the action of each range: first all flushes, then all reads, then all rewrites.
 
-    Ranges of one action are done in their order.
+    Ranges of one action are processed in their order.
     """
     threads, wanted = device.pool.threads, {some.action for some in ranges}
     lines = [x for some in ranges for x in (some.action, -(-some.nbytes // ALIGN_BYTES))]
@@ -162,12 +162,11 @@ def interlude(device: HostDevice, ranges: Sequence[LineRange]) -> BoundCall:
 
 
 class SurroundedBenches:
-    """Makes benches that time kernels as the runs of one model find them: constants rotated, an interlude before every
-    run.
+    """A maker of benches that time kernels in the state of one model: constants rotated, an interlude before every run.
 
     All benches share the evicting block. They also share the block for copies of constants, so that making a bench
-    invalidates the one before, unless that was made with `is_kept`. Inputs are rewritten if they lie in `arena` or are
-    the caller's arrays.
+    invalidates the previous bench, unless that was made with `is_kept`. Inputs are rewritten if they lie in `arena` or
+    are the caller's arrays.
     """
 
     def __init__(
@@ -186,10 +185,10 @@ class SurroundedBenches:
         return self._device.allocate(self._copies_bytes)
 
     def bench(self, call: BoundCall, constants: Sequence[int], is_kept: bool = False) -> Rotation:
-        """A bench of a call; `constants` are the indices of its arguments that are constants. With `is_kept` it has a
-        block of its own for their copies, and stays valid when other benches are made.
+        """Returns a bench of a call; `constants` are the indices of its arguments that are constants.
 
-        On a warm target, constants that are more than half of what the model touches are not rotated.
+        With `is_kept` it has a block of its own for their copies, and stays valid when other benches are made. On a
+        warm target, constants are not rotated if they are more than half of the bytes that the model touches.
         """
         is_rotated = not self._is_cold and 2 * self._bytes_of(call, constants) <= self._touched_bytes
         rotated = constants if is_rotated else ()
@@ -198,8 +197,10 @@ class SurroundedBenches:
         return Rotation(self._device, call, rotated, block, before, MOST_COPIES)
 
     def ranges(self, call: BoundCall, constants: Sequence[int]) -> list[LineRange]:
-        """What an interlude does before every run of a call. The evicting block is shortened by the size of the call's
-        constants, since reading another copy of them evicts as well.
+        """Returns the ranges of an interlude before every run of a call.
+
+        The evicting block is shortened by the size of the call's constants, since reading another copy of them evicts
+        as well.
         """
         own_bytes = self._bytes_of(call, constants)
         buffers, (code, code_bytes) = call.kernel.artifact.buffers, _code_of(call)
@@ -223,7 +224,7 @@ class SurroundedBenches:
 
 
 def _code_of(call: BoundCall) -> tuple[BufferPlace, int]:
-    """The machine code of a call's kernel as a buffer, and its size in bytes."""
+    """Returns the machine code of a call's kernel as a buffer, and its size in bytes."""
     assert isinstance(call.kernel, HostKernel)
     address, nbytes = call.kernel.code.section(ENTRY)
     code = np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)

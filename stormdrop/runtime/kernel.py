@@ -3,6 +3,7 @@
     kernel = build(task, constants={"B": b})     # packed here, once; later changes to b have no effect
     c = kernel(a)                                 # run-time inputs only, in the order of task.runtime_inputs
     kernel(a, out=c)
+    print(kernel.show("asm"))                     # or "loops", "ir"
 
 Arrays must have the task's shapes and types, in any memory layout (`runtime.arrays`). `out` may not overlap an input.
 """
@@ -10,7 +11,7 @@ Arrays must have the task's shapes and types, in any memory layout (`runtime.arr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from numpy.typing import ArrayLike
 
@@ -20,9 +21,9 @@ from stormdrop.ir.interp import evaluate
 from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.runtime.arrays import checked
-from stormdrop.runtime.building import artifact_of, lowered
+from stormdrop.runtime.building import CodeText, artifact_of, code_text, lowered
 from stormdrop.runtime.device import Array, Device
-from stormdrop.runtime.executable import Executable, Runnable, TakesOtherArrays
+from stormdrop.runtime.executable import Recorded, Runnable, TakesOtherArrays
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.targets import device_for, target_for
 from stormdrop.space.default import resolve
@@ -31,8 +32,15 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 
-class Kernel(Executable[Tensor]):
+class Kernel(Recorded[Tensor]):
     """A task built for this machine. Several Python threads may call it at once."""
+
+    task: Task
+    """The task that the kernel computes."""
+    schedule: Schedule | None
+    """The schedule that the kernel was built with; None if an axis has extent 0, which needs no code."""
+    threads: int
+    """The number of threads that run the kernel."""
 
     def __init__(
         self,
@@ -41,10 +49,12 @@ class Kernel(Executable[Tensor]):
         threads: int,
         record: Callable[[], Runnable],
         device: Device | None = None,
+        code: Callable[[str], CodeText] | None = None,
     ) -> None:
         super().__init__(task.name, task.runtime_inputs, task.outputs)
         self.task, self.schedule, self.threads, self._device = task, schedule, threads, device
         self._new_recording: Callable[[], Runnable] | None = record
+        self._code = code
 
     @cached_property
     def _other(self) -> TakesOtherArrays | None:
@@ -58,12 +68,21 @@ class Kernel(Executable[Tensor]):
     def _release(self) -> None:
         self._new_recording = None
 
+    def show(self, level: str = "loops") -> str:
+        """Returns the kernel's code as text: the "loops", the LLVM "ir" or the "asm". Raises UserError for another
+        level, and for a task with an axis of extent 0: it has no code.
+        """
+        if self._code is None:
+            raise UserError(f"{self.task.name} has an axis of extent 0: the interpreter computes it, without code")
+        return self._code(level)
+
     def __repr__(self) -> str:
         return f"<kernel {self.task.name}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
 
 
 def build(
     task: Task,
+    *,
     constants: Mapping[str, ArrayLike] | None = None,
     schedule: Schedule | None = None,
     threads: int | None = None,
@@ -71,11 +90,11 @@ def build(
     rules: Sequence[Rule] = RULES,
     precision: str | None = None,
 ) -> Kernel:
-    """Build a task for this machine, with its default schedule unless one is given; `rules` are those that it follows.
+    """Builds a task for this machine, with its default schedule unless a schedule of `rules` is given.
 
-    `target` is "cuda" for a GPU of this machine; `runtime.targets` has other names. `precision`, on a GPU, is that of
-    the factors of f32 products: "tf32", "3xtf32", "bf16", "fp16". Raises UserError for missing or
-    wrong constants, ScheduleError for a schedule of another class or rule, BuildError.
+    `target` is "cuda" for a GPU of this machine; `runtime.targets` has other names. `precision`, on a GPU, is the
+    precision of the factors of f32 products: "tf32", "3xtf32", "bf16", "fp16". Raises UserError for missing or wrong
+    constants, ScheduleError for a schedule of another class or rule, BuildError.
     """
     if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"build takes a task, sd.Task([output]), not {type(task).__name__}")
@@ -98,12 +117,16 @@ def build(
     with at_work():
         sketch, point = resolve(task, schedule, machine, rules)
         device = device_for(machine)
-        prepared = PreparedKernel(artifact_of(lowered(sketch, point), machine), arrays, device)
-        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device)
+        program = lowered(sketch, point)
+        prepared = PreparedKernel(artifact_of(program, machine), arrays, device)
+        code = partial(code_text, program, machine)
+        return Kernel(task, sketch.schedule(point), machine.threads, prepared.record, device, code)
 
 
 def is_empty(task: Task) -> bool:
-    """Whether some axis has extent zero: there is nothing to loop over, and the reference gives the (tiny) answer."""
+    """Returns whether some axis has extent zero: there is nothing to loop over, and the reference computes the tiny
+    result.
+    """
     return any(
         a.extent == 0 for t in task.variants[0].stages if t.compute for a in (*t.compute.axes, *t.compute.reduce_axes)
     )

@@ -1,4 +1,4 @@
-"""What the thread pool needs of a machine, as LLVM IR text: pause, tick counter, system calls, CPU number,
+"""The machine-dependent part of the thread pool as LLVM IR text: pause, tick counter, system calls, CPU number,
 floating-point mode.
 
 Linux is reached by inline assembly: no function calls an external symbol.
@@ -97,7 +97,7 @@ define void @set_float_mode(i64 %mode) nounwind {
 }
 """
 
-MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by what platform.machine() says on Linux
+MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}  # by platform.machine() on Linux
 SYSTEM_CALLS = {
     "x86_64": {"FUTEX": 202, "SET_AFFINITY": 203, "GET_AFFINITY": 204, "CLOCK_GETTIME": 228, "GETTID": 186},
     "aarch64": {"FUTEX": 98, "SET_AFFINITY": 122, "GET_AFFINITY": 123, "CLOCK_GETTIME": 113, "GETTID": 178},

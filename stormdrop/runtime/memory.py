@@ -1,11 +1,11 @@
-"""Aligned memory that NumPy can see, in huge pages where it is large enough to gain from them.
+"""Aligned memory that NumPy can see, in huge pages if it is large enough to gain from them.
 
-Ordinary pages lie anywhere in physical memory: some of them share cache sets, others do not, and a kernel's speed
-varies by several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page
-addresses decide alone. Mappings are private: Linux gives no huge pages to shared ones by default, and a forked child
-must not write into its parent's.
+Ordinary pages lie anywhere in physical memory, and some of them share cache sets. Therefore a kernel's speed varies by
+several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page addresses
+decide alone. Mappings are private: Linux gives no huge pages to shared mappings by default, and a forked child must not
+write into its parent's.
 
-On a machine with several NUMA nodes, blocks are interleaved over the nodes of the threads that use them: first touch
+On a machine with several NUMA nodes, blocks are interleaved over the nodes of the threads that use them. First touch
 would put all weights on the node of the thread that packs or loads them.
 """
 
@@ -29,12 +29,12 @@ from stormdrop.target import ALIGN_BYTES
 HUGE_BYTES = 2 << 20
 HUGE_FROM_BYTES = 128 << 10
 
-_MBIND = {"x86_64": 237, "aarch64": 235}  # system calls, by what platform.machine() says on Linux
+_MBIND = {"x86_64": 237, "aarch64": 235}  # system calls, by platform.machine() on Linux
 _MPOL_INTERLEAVE, _MPOL_MF_MOVE = 3, 2
 
 
 def aligned(nbytes: int, align: int = ALIGN_BYTES) -> NDArray[np.uint8]:
-    """Zeroed bytes that start at a multiple of `align`."""
+    """Returns zeroed bytes that start at a multiple of `align`."""
     if nbytes >= HUGE_FROM_BYTES and align <= HUGE_BYTES:
         return np.frombuffer(huge(nbytes), np.uint8)[:nbytes]
     raw = np.zeros(nbytes + align, np.uint8)
@@ -43,8 +43,8 @@ def aligned(nbytes: int, align: int = ALIGN_BYTES) -> NDArray[np.uint8]:
 
 
 def give_back() -> None:
-    """Return to the system what was freed: glibc would keep it for later, and a model's raw weights are as large as its
-    packed ones.
+    """Returns freed memory to the system: glibc would keep it, and a model's raw weights are as large as its packed
+    weights.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -52,10 +52,9 @@ def give_back() -> None:
 
 
 def huge(nbytes: int) -> memoryview[Any]:
-    """At least so many zeroed bytes of their own pages, huge ones if the system gives them; they start where such a
-    page may.
+    """Returns at least `nbytes` zeroed bytes of their own pages, huge pages if the system gives them.
 
-    Raises MemoryError.
+    The bytes start at a boundary of huge pages. Raises MemoryError.
     """
     size = -(-nbytes // HUGE_BYTES) * HUGE_BYTES
     try:
@@ -69,8 +68,10 @@ def huge(nbytes: int) -> memoryview[Any]:
 
 
 def interleave(block: NDArray[np.uint8], nodes: Sequence[int]) -> bool:
-    """Spread the huge pages of a block of `aligned` over NUMA nodes, those that are in use too, or do nothing where it
-    has none. Whether the system did: it need not know nodes, and containers often forbid the call.
+    """Spreads the huge pages of a block of `aligned` over NUMA nodes, also pages in use; does nothing without huge
+    pages.
+
+    Returns whether the system did it: it may have no NUMA support, and containers often forbid the call.
     """
     number = _MBIND.get(platform.machine())
     if not nodes or number is None or block.nbytes < HUGE_FROM_BYTES or block.ctypes.data % HUGE_BYTES:

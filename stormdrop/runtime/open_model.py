@@ -4,16 +4,14 @@
     model(ids)                                # compiled for ids.shape, or for a rounded one, on the first call
     model.specialise({"ids": (1, 64)})        # ahead
 
-Shapes seen before are found in a dictionary. A new tuple of shapes asks `specialise`, one at a time; a model that was
-read from a file has none, and then an unknown shape is an error. The least recently used specialised models go when
-there are more than `most_models`. Specialised models share packed weights and arenas.
+`Sizes` compiles a new tuple of shapes by `specialise`, once for all threads; other shapes are compiled and run
+meanwhile. A model that was read from a file has no `specialise`: an unknown shape is an error. The least recently used
+specialised models go when there are more than `most_models`. Specialised models share packed weights and arenas.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, index
 from typing import Any, Protocol
@@ -21,13 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.arguments import check_arguments, path_of
+from stormdrop.arguments import check_arguments, path_of, shapes_by_name
 from stormdrop.errors import ModelError, UserError
 from stormdrop.runtime.arenas import Arenas
 from stormdrop.runtime.arrays import Array, array_from
 from stormdrop.runtime.device import Seconds
-from stormdrop.runtime.executable import Executable
 from stormdrop.runtime.family import Family, Served
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.image import OpenPort
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load_any, save_family
@@ -35,7 +33,9 @@ from stormdrop.runtime.padded_model import PaddedModel
 from stormdrop.runtime.pool import Pool
 from stormdrop.runtime.profile import Profile
 from stormdrop.runtime.shared_weights import WeightChunk, chunk_starts, moved_weights
+from stormdrop.runtime.sizes import Sizes
 from stormdrop.runtime.targets import host_for
+from stormdrop.runtime.threads import warn_if_crowded
 
 MOST_MODELS = 64
 """Specialised models that are held at once."""
@@ -77,23 +77,30 @@ class OpenModel(Model):
         specialise: Specialise | None,
         most_models: int = MOST_MODELS,
     ) -> None:
-        Executable.__init__(self, name, tuple(inputs), tuple(outputs))
+        super().__init__(name, tuple(inputs), tuple(outputs))
         self.threads = threads
         self._ports, self._specialise, self._most_models = tuple(inputs), specialise, most_models
-        self._lock = threading.RLock()
-        self._found: OrderedDict[Shapes, Specialised] = OrderedDict()  # the least recently used first
+        self._sizes = Sizes[Shapes, Specialised](MOST_SHAPES, ModelError)
 
     @property
     def models(self) -> tuple[Model, ...]:
         """The specialised models that are held, the least recently used first."""
-        with self._lock:
-            last = {id(found.model): found.model for found in reversed(list(self._found.values()))}
-            return tuple(reversed(last.values()))
+        return _models_of(self._sizes.items())
 
     @property
     def shapes(self) -> list[Shapes]:
         """The input shapes that need no compilation, the least recently used first."""
-        return list(self._found)
+        return [shapes for shapes, _ in self._sizes.items()]
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """The origin of each task's schedule, by the task's digest, of all specialised models."""
+        return {digest: origin for model in self.models for digest, origin in model.origins.items()}
+
+    def attach(self) -> None:
+        """Load the weights and kernels of all specialised models."""
+        for model in self.models:
+            model.attach()
 
     def specialise(self, shapes: Mapping[str, Sequence[int]]) -> Model:
         """The model for exactly these shapes of the inputs, compiled if need be; dimensions of one name need be given
@@ -109,13 +116,13 @@ class OpenModel(Model):
         if named:
             inputs = self._in_order(inputs, named)
         try:
-            shapes = tuple(map(_shape_of, inputs))
-            found = self._found[shapes]
-            self._found.move_to_end(shapes)
-        except (KeyError, AttributeError):  # new shapes, or lists instead of arrays
+            entry = self._sizes.get(tuple(map(_shape_of, inputs)))
+        except AttributeError:  # lists instead of arrays
+            entry = None
+        if entry is None:
             inputs = tuple(map(array_from, inputs))
-            found = self._at(tuple(map(_shape_of, inputs)))
-        return found(*inputs, out=out)
+            entry = self._at(tuple(map(_shape_of, inputs)))
+        return entry(*inputs, out=out)
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
         """Seconds of each of `repeats` whole runs at the shapes of the inputs."""
@@ -130,40 +137,49 @@ class OpenModel(Model):
 
     def _at(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
         """What runs these shapes. Raises UserError, which names `shapes=`, for those that it cannot take."""
-        with self._lock:
-            if self._is_closed:
-                raise self._closed()
-            found = self._found.get(shapes)
-            if found is None or (is_exact and self._specialise is not None and isinstance(found, PaddedModel)):
-                self._check(shapes)
-                if self._specialise is None:
-                    raise self._unknown(shapes)
-                try:
-                    found = self._specialise(shapes, is_exact)
-                except UserError as error:
-                    told = ", ".join(f"{p.name!r}: {s}" for p, s in zip(self._ports, shapes))
-                    raise UserError(f"{error} (compiled for shapes={{{told}}})") from error
-                self.add(shapes, found)
-            else:
-                self._found.move_to_end(shapes)
-            return found
+        sizes, specialise = self._sizes, self._specialise
+        if self._is_closed:  # read after `_sizes`: results that end after `close` go to sizes that no call reads
+            raise self._closed()
+        entry = sizes.get(shapes)
+        if entry is not None and (specialise is None or not is_exact or not isinstance(entry, PaddedModel)):
+            return entry
+        self._check(shapes)
+        if specialise is None:
+            raise self._unknown(shapes)
+        try:
+            entry = sizes.made(
+                shapes,
+                lambda: specialise(shapes, is_exact),
+                lambda entry: not is_exact or not isinstance(entry, PaddedModel),
+            )
+        except UserError as error:
+            text = ", ".join(f"{p.name!r}: {s}" for p, s in zip(self._ports, shapes))
+            raise UserError(f"{error} (compiled for shapes={{{text}}})") from error
+        self._forget_models(sizes)
+        return entry
 
     def _release(self) -> None:
-        with self._lock:
-            for model in self.models:
-                model.close()
-            self._found.clear()
-            self._specialise = None
+        models, self._specialise = self.models, None
+        self._sizes = Sizes[Shapes, Specialised](MOST_SHAPES, ModelError)
+        for model in models:
+            model.close()
 
-    def add(self, shapes: Shapes, found: Specialised) -> None:
-        """Remember what runs some shapes, and forget the least recently used models and shapes beyond the limits."""
-        with self._lock:
-            self._found[shapes] = found
-            kept = {id(model) for model in self.models[-self._most_models :]}
-            entries = list(self._found.items())
-            for k, (old, entry) in enumerate(entries):
-                if id(entry.model) not in kept or k < len(entries) - MOST_SHAPES:
-                    del self._found[old]
+    def add(self, shapes: Shapes, entry: Specialised) -> None:
+        """Adds a callable for some shapes. Drops the least recently used models and shapes beyond the limits."""
+        self._sizes.put(shapes, entry)
+        self._forget_models(self._sizes)
+
+    def _forget_models(self, sizes: Sizes[Shapes, Specialised]) -> None:
+        """Drops the shapes of the least recently used models beyond the limit."""
+        entries = sizes.items()
+        kept = {id(model) for model in _models_of(entries)[-self._most_models :]}
+        for shapes, entry in entries:
+            if id(entry.model) not in kept:
+                sizes.discard(shapes)
+
+    def check_can_be_saved(self) -> None:
+        for model in self.models:
+            model.check_can_be_saved()
 
     def _check(self, shapes: Shapes) -> None:
         if len(shapes) != len(self._ports):
@@ -184,7 +200,7 @@ class OpenModel(Model):
                     raise UserError(f"the dimension {d} of {self.name} is {told}; it must be one number (see shapes=)")
 
     def _unknown(self, shapes: Shapes) -> UserError:
-        have = "; ".join(", ".join(map(str, known)) for known in self._found)
+        have = "; ".join(", ".join(map(str, known)) for known in self.shapes)
         given = ", ".join(map(str, shapes))
         return UserError(
             f"{self.name} was compiled for the input shapes {have or 'none'}, not for {given}; "
@@ -201,17 +217,18 @@ class OpenModel(Model):
 
     def family(self) -> tuple[Family, list[WeightChunk]]:
         """All sizes that are held, with one address space for their weights. Raises UserError if there are none."""
-        with self._lock:
-            models, found = self.models, list(self._found.items())
+        entries = self._sizes.items()
+        models = _models_of(entries)
         if not models:
             raise UserError(f"{self.name} is compiled for no size yet; give shapes= to sd.compile, or call it")
+        self.check_can_be_saved()
         chunks = list(dict.fromkeys(chunk for model in models for chunk in model.chunks))
         starts = dict(zip(chunks, chunk_starts([chunk.nbytes for chunk in chunks])))
         total = sum(chunk.nbytes for chunk in chunks)
         images = tuple(moved_weights(m.image, m.chunks, [starts[chunk] for chunk in m.chunks], total) for m in models)
         number = {id(model): k for k, model in enumerate(models)}
         served: list[Served] = []
-        for shapes, entry in found:
+        for shapes, entry in entries:
             if isinstance(entry, PaddedModel):
                 served.append(Served(shapes, number[id(entry.model)], entry.masks, entry.outputs))
             else:
@@ -219,18 +236,21 @@ class OpenModel(Model):
         outputs = tuple(port for port in self.outputs if isinstance(port, OpenPort))
         return Family(self.name, self._ports, outputs, images, tuple(served)), chunks
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("image", "weights", "chunks"):
-            raise AttributeError(
-                f"a model with open dimensions has one {name} for each size: specialise(shapes).{name}"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def _without(self, name: str) -> AttributeError:
+        return AttributeError(f"a model with open dimensions has one {name} for each size: specialise(shapes).{name}")
 
     def __repr__(self) -> str:
-        names = list(dict.fromkeys(d for port in self._ports for d in port.open_dimensions))
+        named = dict.fromkeys(d for port in self._ports for d in port.named_dimensions)
+        is_open = any(port.open_dimensions for port in self._ports)
         count = len(self.models)
-        told = f"open in {', '.join(names)}" if names else "several shapes"
+        told = f"open in {', '.join(named) or 'dimensions without names'}" if is_open else "several shapes"
         return f"<model {self.name}, {told}, compiled for {count} size{'s' if count != 1 else ''}>"
+
+
+def _models_of(entries: Sequence[tuple[Shapes, Specialised]]) -> tuple[Model, ...]:
+    """Returns each model of the entries once, in the order of the last entries of the models."""
+    last = {id(entry.model): entry.model for _, entry in reversed(entries)}
+    return tuple(reversed(last.values()))
 
 
 def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int]]) -> Shapes:
@@ -241,7 +261,7 @@ def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int
     ports = {port.name: port for port in inputs}
     sizes: dict[str, int] = {}
     shapes: dict[str, Shape] = {}
-    for name, shape in given.items():
+    for name, shape in shapes_by_name(given).items():
         if name not in ports:
             raise UserError(f"shapes= names {name!r}, which is no input; the inputs are {names}")
         try:
@@ -254,7 +274,8 @@ def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int
             continue
         missing = [d for d in port.open_dimensions if d not in sizes]
         if missing or port.dimensions is None:
-            raise UserError(f"shapes= leaves open {', '.join(missing) or 'the rank'} of the input {port!r}")
+            named = [d for d in missing if d in port.named_dimensions]
+            raise UserError(f"shapes= leaves open {', '.join(named) or 'dimensions'} of the input {port!r}")
         shapes[port.name] = tuple(d if isinstance(d, int) else sizes[d] for d in port.dimensions)
     return tuple(shapes[port.name] for port in inputs)
 
@@ -282,16 +303,18 @@ def load_compiled(
     except UserError as error:
         raise ModelError(str(error), os.fsdecode(path)) from error
     first = found.images[0] if isinstance(found, Family) else found
+    if not first.is_for_gpu:
+        warn_if_crowded(first.threads)
     host = host_for(first.threads, first.is_for_gpu, spin, affinity, pool)
     if not isinstance(found, Family):
-        model = Model(found, weights, None if first.is_for_gpu else host, ordinal=ordinal)
+        model = FixedModel(found, weights, None if first.is_for_gpu else host, ordinal=ordinal)
         model.attach()
         return model
     if first.is_for_gpu:
-        models = [Model(image, weights, ordinal=ordinal) for image in found.images]
+        models = [FixedModel(image, weights, ordinal=ordinal) for image in found.images]
     else:
         chunk, arenas = WeightChunk(host.adopt(weights)), Arenas(host)
-        models = [Model(image, [chunk], host, arenas=arenas) for image in found.images]
+        models = [FixedModel(image, [chunk], host, arenas=arenas) for image in found.images]
     opened = OpenModel(found.name, found.inputs, found.outputs, first.threads, None, max(MOST_MODELS, len(models)))
     for s in found.served:
         model = models[s.image]

@@ -43,7 +43,7 @@ from stormdrop.target import ALIGN_BYTES
 from stormdrop.version import __version__
 
 MAGIC = b"\x89SDMDL\r\n"  # not text, and a transfer that takes it for text does not leave it alone
-FORMAT_VERSION = 2  # 1: without groups of phases
+FORMAT_VERSION = 3  # 1: without groups of phases; 2: without the id, shapes and node of a call
 _IMAGE, _FAMILY = 0, 1
 _PREAMBLE = struct.Struct("<8sIIQQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
 from stormdrop.ir.padding import Claim, Padding, valid_part
-from stormdrop.runtime.arrays import Array
+from stormdrop.runtime.arrays import Array, copied_out
 from stormdrop.runtime.device import Seconds
 from stormdrop.runtime.model import Model
 from stormdrop.runtime.profile import Profile
@@ -35,15 +34,7 @@ class PaddedModel:
         results = self.model(*self._padded(inputs))
         whole = results if isinstance(results, tuple) else (results,)
         found = [np.ascontiguousarray(valid_part(array, claim)) for claim, array in zip(self.outputs, whole)]
-        if out is not None:
-            targets: list[Any] = list(out) if isinstance(out, (list, tuple)) else [out]
-            if len(targets) != len(found):
-                raise UserError(f"out= needs {len(found)} arrays, not {len(targets)}")
-            for target, array in zip(targets, found):
-                if not isinstance(target, np.ndarray) or (target.shape, target.dtype) != (array.shape, array.dtype):
-                    raise UserError(f"out= needs an array {array.dtype}{list(array.shape)}")
-                target[...] = array
-            found = targets
+        found = copied_out(out, found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:

@@ -1,16 +1,15 @@
-"""What the machine can do at best, measured: f32 fma throughput, and bandwidth of each cache level and of memory.
+"""The measured peak of the machine: f32 fma throughput, and bandwidth of each cache level and of memory.
 
     measure_peak(target) -> Peak         once per machine, kept in a file; about three seconds
     PeakMeter, StreamMeter               short timings, to be interleaved with the kernels they are compared to
 
-The figures are upper bounds: each is the best of many short timings of the fastest of several code forms, since a clock
-that ramps and a neighbour that steals cycles only ever make a timing longer.
+The figures are upper bounds: each is the best of many short timings of the fastest of several code forms. A clock that
+ramps and a neighbour that steals cycles only ever make a timing longer.
 
 Bandwidth counts the bytes the program asks for: one array for a read, three for the triad a[i] = b[i] + s * c[i]. The
 line that a store fetches before it overwrites it is not counted.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
+from stormdrop.errors import warn
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.calibration import identity, load_peak, save_peak
 from stormdrop.runtime.device import BoundCall, BufferPlace
@@ -30,8 +30,6 @@ from stormdrop.runtime.host import hyperthreads
 from stormdrop.runtime.host_device import HostMemory, host_device
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak
-
-_log = logging.getLogger(__name__)
 
 Stream = Literal["read", "triad"]
 
@@ -63,7 +61,7 @@ _VECTORS_PER_TRIP: dict[Stream, int] = {"read": 16, "triad": 4}
 
 
 def _kernel(target: Cpu, setup: Sequence[str], body: Sequence[str], last: Sequence[str]) -> str:
-    """A loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
+    """Returns a loop of `params[0]` trips; `last` are the values whose sum keeps the loop from being dead code."""
     vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
     sums = [f"%r{n} = fadd {vec} {last[n]}, {f'%r{n - 1}' if n else last[0]}" for n in range(len(last))]
     sums.append(f"store {vec} %r{len(last) - 1}, ptr %sink, align 4")
@@ -73,7 +71,7 @@ def _kernel(target: Cpu, setup: Sequence[str], body: Sequence[str], last: Sequen
 
 @dataclass(frozen=True, slots=True)
 class FmaForm:
-    """One way to write a loop of independent fmas; which one saturates a core is not known beforehand."""
+    """A form of a loop of independent fmas; the form that saturates a core is not known beforehand."""
 
     accumulators: int
     unroll: int
@@ -81,19 +79,19 @@ class FmaForm:
 
 
 def fma_forms(target: Cpu) -> list[FmaForm]:
-    """Forms with enough chains for two fmas a cycle at any known latency, as far as the registers go."""
+    """Returns forms with enough chains for two fmas a cycle at any known latency, as far as the registers go."""
     counts = [n for n in (10, 12, 14, 20, 24, 28) if n <= target.vector_registers - 2]
     forms = [FmaForm(n, unroll, broadcast=False) for n in counts for unroll in (1, 4)]
     return forms + [FmaForm(n, 1, broadcast=True) for n in (12, 24) if n in counts]
 
 
 def fma_text(target: Cpu, form: FmaForm) -> str:
-    """LLVM IR of a kernel of fmas: every trip makes, `unroll` times and for each accumulator j,
+    """Returns LLVM IR of a kernel of fmas: every trip makes, `unroll` times and for each accumulator j,
 
         x[j] = x[j] * a + b
 
     with a = 1/2 and b = 1: x stays near 2, far from denormals and infinities. The accumulator is a factor, so that
-    nothing can be hoisted even where a multiply and an add are two instructions.
+    nothing can be hoisted even if a multiply and an add are two instructions.
     """
     vec, lanes = f"<{target.lanes('f32')} x float>", target.lanes("f32")
     setup = ["%halves.at = getelementptr ptr, ptr %buffers, i64 1", "%halves = load ptr, ptr %halves.at, align 8"]
@@ -115,7 +113,9 @@ def fma_text(target: Cpu, form: FmaForm) -> str:
 
 
 def stream_text(target: Cpu, stream: Stream) -> str:
-    """LLVM IR of a kernel that reads or writes the thread's block of each array, `params[1]` bytes, again and again."""
+    """Returns LLVM IR of a kernel that repeatedly reads or writes the thread's block of each array,
+    `params[1]` bytes.
+    """
     vec, size = f"<{target.lanes('f32')} x float>", target.vector_bytes
     vectors, arrays = range(_VECTORS_PER_TRIP[stream]), range(_ARRAYS[stream])
     setup = ["%block.at = getelementptr i64, ptr %params, i64 1", "%block = load i64, ptr %block.at, align 8"]
@@ -145,8 +145,8 @@ def stream_text(target: Cpu, stream: Stream) -> str:
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 _NAP_SECONDS = 2e-3
-_LEAST_SHARE = 0.52  # of threads × one thread's rate: 16 CPUs of a virtual machine that are hyperthreads, which it does
-# not say, reach little more; two threads on one CPU reach less
+_LEAST_SHARE = 0.52  # of threads × one thread's rate: 16 CPUs of a virtual machine that are hidden hyperthreads reach
+# little more; two threads on one CPU reach less
 _SHORT_SECONDS = 1e-3  # one timing: long against the fork of a parallel region, short against a time slice
 
 
@@ -168,8 +168,8 @@ class _Region:
 class PeakMeter:
     """The fma peak of all the target's threads, for use between timings of kernels: clocks drift 1–2 % in minutes.
 
-    Linux at times leaves two threads on one cpu for half a second and more, until they sleep: a rate far below one
-    core's times their number is that, and is timed again.
+    Linux at times leaves two threads on one cpu for half a second and more, until they sleep. A rate far below one
+    core's rate times the number of threads indicates this, and is timed again.
     """
 
     def __init__(self, target: Cpu) -> None:
@@ -190,7 +190,9 @@ class PeakMeter:
         return flops * trips / region.best_seconds(repeats, trips) / 1e9
 
     def search(self, rounds: int, limit_seconds: float = 1.5) -> float:
-        """Time all forms in turn until the clock ramps no more and `rounds` rounds bring nothing new; the best ever."""
+        """Times all forms in turn until the clock ramps no more and `rounds` rounds bring no gain; returns the best
+        rate ever.
+        """
         stop, patience, best = time.perf_counter() + limit_seconds, rounds, max(self._rates.values())
         while patience > 0 and time.perf_counter() < stop:
             for form, region in self._regions.items():
@@ -201,7 +203,7 @@ class PeakMeter:
         return best
 
     def gflops(self) -> float:
-        """About 5 ms: the best of five timings in a row, of the form that was the fastest in the search."""
+        """Measures the rate in about 5 ms: the best of five timings in a row, of the fastest form of the search."""
         form, tries = max(self._rates, key=self._rates.__getitem__), 20
         while (rate := self._time(form, self._regions[form], repeats=5)) < self._least and (tries := tries - 1):
             time.sleep(_NAP_SECONDS)
@@ -235,7 +237,7 @@ class StreamMeter:
         self._bytes = sweeps * self.footprint_bytes
 
     def gbs(self, repeats: int = 2) -> float:
-        """The best of a few timings in a row; the first one finds the caches as other work left them."""
+        """Returns the best of a few timings in a row; before the first, the caches are in the state of other work."""
         return self._bytes / self._region.best_seconds(repeats, *self._params) / 1e9
 
 
@@ -254,7 +256,7 @@ _BYTES_PER_TIMING = 100 << 20  # and thread: half a millisecond of the fastest c
 
 
 def measure_peak(target: Cpu, fresh: bool = False) -> Peak:
-    """The machine's peak: what the cache file says, or else (or if `fresh`) measured now and written there."""
+    """Returns the machine's peak from the cache file, or else (or if `fresh`) measures and saves it."""
     if not fresh and (known := load_peak(target)) is not None:
         return known
     targets = {n: target.with_threads(n) for n in (1, target.threads)}
@@ -262,21 +264,23 @@ def measure_peak(target: Cpu, fresh: bool = False) -> Peak:
     table = _measure_bandwidths(list(targets.values()))
     peak = Peak(identity(target), target.threads, gflops[1], gflops[target.threads], table)
     if _is_too_slow(peak):
-        _log.warning("the machine is busy: the peak of %d threads comes out too low, and is not kept", target.threads)
+        warn(f"the machine is busy: the peak of {target.threads} threads comes out too low, and is not kept")
     else:
         save_peak(target, peak)
     return peak
 
 
 def _is_too_slow(peak: Peak) -> bool:
-    """Whether all threads together do so little more than one that they cannot have had a cpu each."""
+    """Returns whether all threads together are so little faster than one that they cannot have had a cpu each."""
     least = _LEAST_SHARE * peak.threads / hyperthreads()
     reads = [peak.bandwidth("L1", n).read_gbs for n in (peak.threads, 1)]
     return min(peak.gflops / peak.thread_gflops, reads[0] / reads[1]) < least
 
 
 def _measure_bandwidths(targets: Sequence[Cpu]) -> tuple[Bandwidth, ...]:
-    """All levels and streams in turn, again and again, so that a busy moment of the machine spoils none of them."""
+    """Measures all levels and streams in turn, again and again, so that a busy moment of the machine spoils none of
+    them.
+    """
     cells = [(level, target, _footprint(target, level)) for target in targets for level in LEVELS]
     memory = _ones(max(footprint for _, _, footprint in cells))
 
@@ -294,7 +298,7 @@ def _measure_bandwidths(targets: Sequence[Cpu]) -> tuple[Bandwidth, ...]:
 
 
 def _footprint(target: Cpu, level: str) -> int:
-    """A size that stays in the level and is well beyond the one before it, for all threads together."""
+    """Returns a size that stays in the level and is well beyond the level before it, for all threads together."""
     sizes = {
         "L1": target.threads * target.l1_bytes // 2,
         "L2": target.threads * target.l2_bytes // 2,
@@ -307,6 +311,8 @@ def _footprint(target: Cpu, level: str) -> int:
 
 @cache
 def peak_gflops(target: Cpu) -> float:
-    """What all threads reach together in f32: what `measure_peak` left in the cache file, or a short measurement."""
+    """Returns the f32 rate of all threads together: from the cache file of `measure_peak`, or by a short
+    measurement.
+    """
     known = load_peak(target)
     return PeakMeter(target).search(rounds=2, limit_seconds=0.2) if known is None else known.gflops

@@ -1,4 +1,4 @@
-"""How the thread pool divides a group of phases, and how its workers keep apart, as LLVM IR text.
+"""The division of a group of phases by the thread pool, and the separation of its workers, as LLVM IR text.
 
 `pool_ir` explains the protocol and has the control block; numbers between dollar signs are filled in there.
 """

@@ -1,15 +1,15 @@
 """The native thread pool: Python starts the threads, native code does the rest.
 
 A kernel is `void k(ptr buffers, ptr scratch, i64 phase, i64 begin, i64 end)`, and each of its phases has an extent. A
-job is a list of phases in groups: the iterations of a group are divided among the threads, each with scratch of its
-own, as `pool_ir` says: a share for each, and parts of it for whoever comes first. No iteration of a group begins before
-all of the group before are done. The caller is thread 0. Workers wait for `go` in native code, without the GIL: they
-spin for a while, then sleep on a futex (`pool_settings`). The threads go through all of a job together, and
-Python is not asked in between.
+job is a list of phases in groups. The iterations of a group are divided among the threads, each with scratch of its own
+(`pool_ir`). Each thread has a share, and any thread may claim unclaimed parts of it. No iteration of a group begins
+before all of the group before are done. The caller is thread 0. Workers wait for `go` in native code, without the GIL:
+they spin for a while, then sleep on a futex (`pool_settings`). The threads process the whole job together, without a
+return to Python in between.
 
-Invariants: one job at a time (a native mutex, which no signal can leave locked); the caller's floating-point mode holds
-on all threads; a forked child starts workers of its own when it first needs them; at exit, workers stay where they are,
-asleep in native code, since a daemon thread that returns to a dying interpreter may crash it.
+Invariants: one job at a time (a native mutex, which no signal can leave locked). The caller's floating-point mode holds
+on all threads. A forked child starts workers of its own when it first needs them. At exit, workers stay asleep in
+native code, since a daemon thread that returns to a dying interpreter may crash it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,21 @@ EXIT_GRACE_SECONDS = 2.0
 class Pool:
     """Threads that run one model after another, for `pool=` of `sd.compile` and `sd.load_compiled`.
 
-    `Pool(threads=None, *, spin=None, affinity=None)`: `spin` is how many microseconds a thread that waits spins before
-    it sleeps, `affinity` where threads run: "none", "compact", "spread", or the CPU of each thread, the caller's first.
-    What is not given is as the environment says. Any Python thread may call models on it, one call runs at a time, and
-    the GIL is free. Workers start with the first call and leave when the pool is forgotten.
+    `Pool(threads=None, *, spin=None, affinity=None)`: `spin` is the time in microseconds for which a waiting thread
+    spins before it sleeps. `affinity` is the placement of threads: "none", "compact", "spread", or the CPU of each
+    thread, the caller's first. Omitted arguments are set by the environment. Any Python thread may call models on it,
+    one call runs at a time, and the GIL is free. Workers start with the first call and leave when the pool is garbage.
 
-    Raises UserError where the pool cannot work: on anything but Linux on x86-64 or AArch64, with too many threads, or
-    on CPUs that this process may not use.
+    Raises UserError on any system but Linux on x86-64 or AArch64, for too many threads, and for CPUs that this process
+    may not use.
     """
+
+    settings: PoolSettings
+    """The number of threads, how long they spin, and where they run."""
+    threads: int
+    """The number of threads, the caller's included."""
+    cpus: tuple[int, ...]
+    """The CPU of each thread; empty if the system decides."""
 
     def __init__(self, threads: int | None = None, *, spin: float | None = None, affinity: object = None) -> None:
         self.settings = PoolSettings.of(threads, spin, affinity)
@@ -71,39 +78,40 @@ class Pool:
         _pools.add(self)
 
     def run(self, steps: int, count: int, held: object = None) -> None:
-        """Run `count` steps; `steps` is the address of their records.
+        """Runs `count` steps; `steps` is the address of their records.
 
-        A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, bytes from one
-        thread's scratch to the next one's, and what `group.step_rows` says of the step. `held` owns what the records
-        point to: it lives as long as a call that was bound to it.
+        A record is `STEP_WORDS` int64: the kernel's address, its pointer table, thread 0's scratch, the bytes between
+        the scratch of two threads, and the words of `group.step_rows`. `held` owns the memory to which the records
+        point: it lives as long as a call that was bound to it.
         """
         crew = self._crew or self._assemble_crew()  # held here: the block lives as long as anybody is inside
         self._native.run(crew.block, steps, count)
 
     def run_alone(self, steps: int, count: int, held: object = None) -> None:
-        """As `run`, by the caller alone: no worker is woken, and other jobs are not waited for."""
+        """Runs steps as `run`, by the caller alone: no worker is woken, and other jobs are not waited for."""
         self._native.run(0, steps, count)
 
     def bench(self, steps: int, count: int, repeats: int, alone: bool = False) -> npt.NDArray[np.float64]:
-        """Run a job as `run` or `run_alone` does, `repeats` times natively, and return the seconds of each run.
+        """Runs a job as `run` or `run_alone` does, `repeats` times natively, and returns the seconds of each run.
 
-        The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions: about 20 ns of overhead in
-        each figure, steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64, and a scale calibrated against the
-        monotonic clock to about 1e-4.
+        The clock is the CPU's own counter (TSC, CNTVCT) between serialising instructions. Each figure has about 20 ns
+        of overhead, and steps of 1–10 ns on x86-64 (10 on Zen) and 1–40 ns on AArch64. The scale is calibrated against
+        the monotonic clock to about 1e-4.
         """
         return self._timed(steps, count, repeats, 1, alone)[:, 0]
 
     def profile(self, steps: int, count: int, repeats: int) -> npt.NDArray[np.float64]:
-        """As `bench`, but seconds by run and step, where every step is a group of its own; reading the clock adds its
-        20 ns to every step.
+        """Returns seconds as `bench`, by run and step, for a job with every step in a group of its own.
+
+        Reading the clock adds its 20 ns to every step.
         """
         return self._timed(steps, count, repeats, count)
 
     def account(self, steps: int, sizes: Sequence[int], repeats: int) -> Account:
-        """Seconds by run and step, and what the threads did, of a job whose groups have so many steps; reading the
-        clocks adds half a microsecond to every group.
+        """Returns seconds by run and step, and the activity of the threads, of a job with groups of `sizes` steps.
 
-        The steps of a group divide its time as they divide the time that threads spend in them.
+        Reading the clocks adds half a microsecond to every group. The steps of a group divide its time in proportion to
+        the time that threads spend in them.
         """
         count = sum(sizes)
         entries = np.zeros((repeats, self.threads, count, 3), np.int64)
@@ -133,8 +141,9 @@ class Pool:
     def _ticks(
         self, steps: int, count: int, repeats: int, parts: int, account: int = 0, alone: bool = False
     ) -> npt.NDArray[np.int64]:
-        """The counter at the beginning of each run and at the ends of its parts; fewer runs than asked only when the
-        interpreter is about to exit.
+        """Returns the counter at the beginning of each run and at the ends of its parts.
+
+        There are fewer runs than requested only when the interpreter is about to exit.
         """
         crew = self._crew or self._assemble_crew()
         ticks = np.zeros((repeats, parts + 1), np.int64)
@@ -143,7 +152,7 @@ class Pool:
         return ticks[:done]
 
     def pin(self) -> None:
-        """Keep the calling thread and every worker on a CPU of its own, where there are enough: for processes that
+        """Binds the calling thread and every worker to a CPU of its own, if there are enough: for processes that
         measure.
 
         Without it two threads sometimes wake up on one CPU and share it for tens of milliseconds, which halves all
@@ -163,14 +172,14 @@ class Pool:
             return self._crew
 
     def _retire_crew(self, deadline: float) -> None:
-        """At exit: callers that come later (other exit handlers) do all the work of a job themselves."""
+        """Retires the workers at exit: later callers (other exit handlers) do all the work of a job themselves."""
         with self._starting:
             crew, self._crew = self._crew, _Crew(self._native, PoolSettings(1))
         if crew is not None:
             crew.hush(deadline)
 
     def _forget_crew(self) -> None:
-        """In a forked child: the workers are not here, and locks may be held by threads that are not here either."""
+        """Resets the pool in a forked child: the workers are absent, and absent threads may hold its locks."""
         self._crew = None
         self._starting = threading.Lock()
 
@@ -184,7 +193,9 @@ _shared_pools: dict[PoolSettings, Pool] = {}
 
 
 def shared_pool(threads: int, spin: float | None = None, affinity: object = None) -> Pool:
-    """The process's pool with these settings, made when first asked for; do not close it. Raises UserError."""
+    """Returns the process's pool with these settings, created at the first request; do not close it. Raises
+    UserError.
+    """
     settings = PoolSettings.of(threads, spin, affinity)
     pool = _shared_pools.get(settings)
     if pool is None:
@@ -194,7 +205,7 @@ def shared_pool(threads: int, spin: float | None = None, affinity: object = None
 
 
 def pool_for(threads: int, spin: float | None = None, affinity: object = None, pool: Pool | str | None = None) -> Pool:
-    """The pool that a caller asked for: the process's, the model's "own", or one of the caller's. Raises UserError."""
+    """Returns the requested pool: the process's, the model's "own", or a pool of the caller's. Raises UserError."""
     if pool is None or pool == "shared":
         return shared_pool(threads, spin, affinity)
     if pool == "own":
@@ -252,7 +263,7 @@ class _Crew:
             raise
 
     def _enter(self, t: int) -> None:
-        """Be worker `t` until the crew is stopped."""
+        """Runs worker `t` until the crew is stopped."""
         self._native.worker(self.block, t)
 
     def stop(self) -> None:
@@ -260,7 +271,7 @@ class _Crew:
             self._native.stop(self.block)
 
     def hush(self, deadline: float) -> None:
-        """Let the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
+        """Lets the running job end (a timing loop, its current run) and no other begin: the mutex stays locked."""
         if not self.block:
             return
         ctypes.c_int32.from_address(self.block + HURRY_OFFSET).value = 1
@@ -306,13 +317,14 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "float_mode": (_I64,),
     "set_float_mode": (None, _I64),
 }
-"""Functions of `pool_ir`: what they return and take."""
+"""Functions of `pool_ir` with the types of their results and arguments."""
 
 
 @cache
 def _native() -> SimpleNamespace:
-    """The functions of `pool_ir`, which release the GIL, compiled and loaded for this machine (25 ms), and the code
-    that must outlive them. Threads that race here each get a good one.
+    """Returns the functions of `pool_ir`, which release the GIL, compiled and loaded for this machine (25 ms).
+
+    The result also holds the code, which must outlive the functions. Threads that race here each get valid functions.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in MACHINES:
@@ -331,11 +343,14 @@ def _native() -> SimpleNamespace:
 
 @cache
 def _seconds_per_tick() -> float:
-    """How long a tick of the CPU's counter is, measured over 10 ms (the clock call's jitter is well below 1 µs)."""
+    """Returns the duration of a tick of the CPU's counter, measured over 10 ms.
+
+    The clock call's jitter is well below 1 µs.
+    """
     native = _native()
 
     def moment() -> tuple[int, int]:
-        """The counter and the clock at the same time: the closest of a few pairs."""
+        """Returns the counter and the clock at the same time: the closest of a few pairs."""
         pairs: list[tuple[int, int, int]] = []
         for _ in range(8):
             before = time.perf_counter_ns()

@@ -15,31 +15,33 @@ The control block, in bytes; every word that threads spin on has a line of its o
          second half of every fourth seat, i64: iterations that have been run of the shares of four threads
     then cpus, i32 a thread: the CPU on which it was last seen, plus one
 
-A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. Whoever changes the word wakes the
-sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count, the sleeper raises
-the count and then has the kernel compare the word, and all four are sequentially consistent.
+A thread waits for a word to change by spinning for `spin ticks`, then in the kernel. The thread that changes the word
+wakes the sleepers if it counts any. No wake-up is lost: the waker writes the word and then reads the count. The sleeper
+raises the count and then has the kernel compare the word. All four are sequentially consistent.
 
 **Groups.** A job is a list of steps, each a phase of a kernel, and consecutive steps form groups (`runtime.group`); a
 barrier follows each group. Iterations [a, b) of a group of n run iterations [⌈extent·a/n⌉, ⌈extent·b/n⌉) of each of its
 steps, one step after the other on one thread.
 
-Thread t's share of a group is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts: the same fraction of every
-group, so that a thread finds in its caches what it wrote in the group before. A thread claims
-parts of its own share, one after the other, and then those that others have not claimed. Threads count the iterations
-they have run, first by the four threads whose shares these are of, so that few write to one line, then in `done`. Who
-completes the extent raises `phase`, which begins the next one; counts are reset by who completes them. So a group waits
-for claimed parts only, never for a thread that has claimed none: one that was late or is not running.
+Thread t's share of a group is [⌈extent·t/T⌉, ⌈extent·(t+1)/T⌉), in up to `PARTS` parts. It is the same fraction of
+every group, so that a thread's caches hold its results of the group before. A thread claims parts of its own share, one
+after the other, and then unclaimed parts of other shares. Threads count the iterations they have run. A counter for
+each four shares limits the number of writers to one line; completed counters are added to `done`. The thread that
+completes the extent raises `phase`, which begins the next group. A count is reset by the thread that completes it. So a
+group waits for claimed parts only, never for a thread without a claim, such as a thread that was late or is not
+running.
 
 A claim is a compare-and-swap of the claim word. An older epoch in it means that no part of this group is claimed. A
-newer one, or all parts claimed, sends the thread on. A group that is over has all its parts claimed: a late thread can
-claim nothing of it.
+newer epoch, or all parts claimed, sends the thread on. A group that is over has all its parts claimed: a late thread
+can claim nothing of it.
 
-**CPUs.** The system may put two threads on one CPU and leave them there: beside another program that keeps a CPU busy,
-for ever, since a thread that waits sleeps and lets its CPU look half idle. A worker that begins a group on the CPU of
-the caller or of a worker before it therefore moves to one that no thread of the pool uses. Its affinity mask stays as
-it was, and the caller, a thread of the user's, does not do so. A thread that loses its CPU while it holds a part is
-moved to that of a thread that waits for it (`rescue_ir`). Where workers are bound to CPUs, nobody could make room for
-the caller: it moves to its own CPU, `home`, when it begins a job elsewhere, if its mask allows that.
+**CPUs.** The system may put two threads on one CPU and leave them there. Beside another program that keeps a CPU busy
+it may do so for ever, since a thread that waits sleeps and lets its CPU look half idle. Therefore a worker that begins
+a group on the CPU of the caller or of an earlier worker moves to a CPU without threads of the pool. Its affinity mask
+stays unchanged, and the caller, a thread of the user's, does not do so. A thread that loses its CPU while it holds a
+part is moved to the CPU of a thread that waits for it (`rescue_ir`). If workers are bound to CPUs, none of them could
+make room for the caller. The caller therefore moves to its own CPU, `home`, when it begins a job elsewhere, if its mask
+allows that.
 
 **Jobs.** A job is a list of steps, whose memory the caller may free when the job is over. A worker therefore sets
 `reading` and then compares `go` with the value it came for, before it reads the job or a step; the caller makes `go`
@@ -47,9 +49,9 @@ even when the last group is over, and then waits for all `reading` to be 0. Both
 worker sees that the job is closed, or the caller sees that it reads. A worker that holds a part needs no such guard,
 since the group cannot end without it.
 
-Functions call no external symbol. Here are the types and how threads wait for each other; `phases_ir` has groups and
-CPUs, `rescue_ir` what is done about lost CPUs, `jobs_ir` jobs and their timing, `machine_ir` what differs from one
-machine to another.
+Functions call no external symbol. This module has the types and the waiting of threads for each other; `phases_ir` has
+groups and CPUs, `rescue_ir` the handling of lost CPUs, `jobs_ir` jobs and their timing, `machine_ir` the differences
+between machines.
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ SEATS_OFFSET, SEAT_BYTES, BLOCK_ALIGN = 640, 128, 128
 STEP_WORDS = 8  # of %step
 HURRY_OFFSET, THREADS_OFFSET, SPIN_TICKS_OFFSET, SPREAD_OFFSET, HOME_OFFSET = 392, 512, 520, 536, 544
 PARTS = 8  # at most, into which a thread's share of a group is cut
-LINGER_TICKS = 1500  # before a thread whose share is done claims parts of others: balanced shares end within this
+LINGER_TICKS = 1500  # before a thread with a finished share claims other parts: balanced shares end within this
 
 
 def block_bytes(threads: int) -> int:
-    """The size of the control block."""
+    """Returns the size of the control block."""
     return SEATS_OFFSET + SEAT_BYTES * threads + -(-4 * threads // BLOCK_ALIGN) * BLOCK_ALIGN
 
 
@@ -189,7 +191,7 @@ done:
 
 
 def pool_ir(machine: str) -> str:
-    """The native half's text for one of `MACHINES`."""
+    """Returns the native half's text for a machine of `MACHINES`."""
     numbers = {"SEATS": SEATS_OFFSET, "PARTS": PARTS, "PARTS.1": PARTS - 1, "LINGER": LINGER_TICKS}
     numbers |= {"SPREAD": SPREAD_OFFSET, "HOME": HOME_OFFSET, **SYSTEM_CALLS[machine]}
     text = MACHINES[machine] + _WAITING + PHASES + CPUS + RESCUE + JOBS

@@ -1,4 +1,4 @@
-"""Settings of a thread pool: how many threads it has, how they wait, and where they run.
+"""Settings of a thread pool: the number of its threads, their waiting, and their placement.
 
 Each is an argument, else an environment variable, else a default (`docs/threads.md`).
 """
@@ -43,8 +43,9 @@ class PoolSettings:
         *,
         environ: Mapping[str, str] = os.environ,
     ) -> PoolSettings:
-        """The settings from arguments; None: from the environment variable, or else the default. Raises UserError for
-        invalid values of either.
+        """Returns the settings from arguments; None: from the environment variable, or else the default.
+
+        Raises UserError for invalid values of either.
         """
         count = thread_count(threads, environ=environ)
         if spin is not None:
@@ -59,7 +60,7 @@ class PoolSettings:
         return PoolSettings(count, microseconds, cpus)
 
     def cpus(self) -> tuple[int, ...]:
-        """The CPU of each thread, chosen from those that this process may use now; empty if the system decides.
+        """Returns the CPU of each thread, out of the CPUs that this process may use now; empty if the system decides.
 
         A pool of one thread has no workers to bind, and its caller is not moved: empty. Raises UserError as `cpus_for`.
         """
@@ -67,7 +68,7 @@ class PoolSettings:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there are more threads than CPUs."""
+        """Returns whether there are more threads than CPUs."""
         return self.threads > available_cpus()
 
     @property

@@ -11,7 +11,7 @@ from stormdrop.target.scope import Scope
 
 
 class PreparedKernel:
-    """A loaded kernel whose constants are in the device's memory.
+    """A loaded kernel with its constants in the device's memory.
 
     Raises BuildError for code of another machine, KeyError or ValueError for constants that are missing or mis-sized.
     """
@@ -23,7 +23,9 @@ class PreparedKernel:
         self.kernel.prepare(constants, self._kept)
 
     def call(self) -> BoundCall:
-        """A call with its own workspace; array indices follow the order of the artifact's input and output buffers."""
+        """Returns a call with its own workspace; array indices follow the order of the artifact's input and output
+        buffers.
+        """
         inputs, outputs = count(), count()
         arguments: list[Argument] = []
         for buffer, kept in zip(self.artifact.buffers, self._kept):

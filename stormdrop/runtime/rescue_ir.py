@@ -1,9 +1,9 @@
-"""How the thread pool rescues a thread that was preempted in the middle of its work, as LLVM IR text.
+"""The rescue of a thread that was preempted in the middle of its work, by the thread pool, as LLVM IR text.
 
 The threads of the pool claim *parts* of a group's iterations, and a group ends when all claimed parts have been run. If
 another program preempts a thread that holds a part, for some milliseconds, all other threads wait for that part and
-fall asleep. Their CPUs are then idle, but the scheduler is slow to move the preempted thread to one of them, since its
-caches are warm where it was.
+fall asleep. Their CPUs are then idle. The scheduler is slow to move the preempted thread to such a CPU, since its
+caches are warm on the old CPU.
 
 So a thread that has waited for most of its spinning time reads the CPU-time clocks of the threads that hold work. A
 thread whose clock stands still is not running. It is moved to the CPU of the waiting thread, which is about to sleep.

@@ -3,13 +3,13 @@
     memory = ResultMemory(model.outputs)
     arrays = memory.arrays()
 
-Why: the allocator returns large blocks to the system when they are freed: always above 32 MB, and smaller ones where
+The reason is that the allocator returns large blocks to the system when they are freed: always above 32 MB, smaller if
 several are freed at once. The next call then pays a page fault for every 4 KiB that it writes (measured: four results
 of 4 MiB, 1,010 faults a call). Here up to two blocks are kept for each output, since a caller usually holds the last
-result while the next one is computed.
+result while the next result is computed.
 
-A block is free if its only reference is the one in `ResultMemory`: the array in a block, and every view of that array,
-hold a reference to the block itself.
+A block is free if its only reference is the reference in `ResultMemory`. The array in a block, and every view of that
+array, hold a reference to the block itself.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class ResultMemory:
 
     def __init__(self, wanted: Sequence[Described]) -> None:
         self._wanted = tuple(wanted)
-        # by size in bytes: how many blocks are kept, and the blocks, whoever holds them
+        # by size in bytes: the number of blocks kept, and the blocks, free or in use
         self._most = {nbytes: 2 * count for nbytes, count in Counter(t.nbytes for t in wanted).items()}
         self._blocks: dict[int, deque[Array]] = {n: deque() for n in self._most if n >= LEAST_BYTES}
 
     def arrays(self) -> list[Array]:
-        """Arrays that nobody else holds, with undefined contents. Raises RunError where there is no memory."""
+        """Returns arrays without other references, with undefined contents. Raises RunError if there is no memory."""
         return [array_in(self._block(t), t) for t in self._wanted]
 
     def clear(self) -> None:
-        """Drop all blocks, and keep none from now on."""
+        """Drops all blocks, and keeps none from now on."""
         self._blocks = {}
 
     def _block(self, t: Described) -> Array:
@@ -63,7 +63,7 @@ class ResultMemory:
 
 
 def _count_unshared() -> int:
-    """The `sys.getrefcount` of a block in `_block` that is free. Measured, since interpreters count differently."""
+    """Returns the `sys.getrefcount` of a free block in `_block`. Measured, since interpreters count differently."""
     blocks = deque([np.empty(0, np.uint8)])
     block = blocks.popleft()
     return sys.getrefcount(block)

@@ -1,10 +1,10 @@
-"""Timing a kernel with its constants as far away as in a model: every run reads another copy of them.
+"""Timing of a kernel with its constants as far away as in a model: every run reads another copy of them.
 
-A kernel that is run repeatedly finds its constants in the near caches (L1 and L2). In a model it finds them where a
-whole run of the model has left them. A rotation makes copies of the constants, as many as fit a block of memory, and
-records one call for each. Before a copy is read again, all others have gone through the caches. The block is at most as
-large as what the model touches where constants should come from a cache, and twice the last-level cache where they
-should come from memory.
+A kernel that is run repeatedly finds its constants in the near caches (L1 and L2). In a model, a whole run of the model
+lies between two reads of them. A rotation makes copies of the constants, as many as fit a block of memory, and records
+one call for each. Before a copy is read again, all other copies have gone through the caches. If constants should come
+from a cache, the block is at most as large as the memory that the model touches. If they should come from memory, it is
+twice the last-level cache.
 
 A rotation moves constants only. An interlude (`runtime.interlude`) does the same for inputs and code. It is optional;
 without it they stay in the near caches.
@@ -22,14 +22,15 @@ from stormdrop.target import ALIGN_BYTES, whole_lines
 MOST_COPIES = 2048
 """Each copy is a recorded call. Only small constants would need more copies, and their loads cost little."""
 MOST_BYTES = 1 << 30
-"""Of all copies together."""
+"""The most bytes of all copies together."""
 WARM_CALLS = 64
-"""The number of recorded calls where nothing is rotated: all are the same call."""
+"""The number of recorded calls if nothing is rotated: all are the same call."""
 
 
 def rotation_bytes(cache_bytes: int) -> int:
-    """The total size of copies that evict each other from a cache of `cache_bytes`: twice its size, at most
-    `MOST_BYTES`.
+    """Returns the total size of copies that evict each other from a cache of `cache_bytes`.
+
+    It is twice the size of the cache, at most `MOST_BYTES`.
     """
     return min(2 * cache_bytes, MOST_BYTES)
 
@@ -79,19 +80,19 @@ class Rotation:
         self._recording.bind(inputs, outputs)
 
     def bench(self, repeats: int) -> Seconds:
-        """The seconds of each of `repeats` runs; the rotation continues where it stopped before."""
+        """Returns the seconds of each of `repeats` runs; the rotation continues from its last position."""
         seconds = np.concatenate([self._recording.each(calls) for calls in self._turns(repeats)])
         *interludes, runs = seconds.reshape(-1, self._stride).T
         self.interlude_seconds = float(np.mean(interludes)) if interludes else 0.0
         return runs
 
     def busy(self, repeats: int) -> Seconds:
-        """As `bench`, but the seconds for which threads were computing, the mean over the threads."""
+        """Returns seconds as `bench`, but only of computing, the mean over the threads."""
         busy = np.concatenate([self._recording.account(1, calls).busy.ravel() for calls in self._turns(repeats)])
         return busy[self._stride - 1 :: self._stride]
 
     def _turns(self, repeats: int) -> Iterator[range]:
-        """Ranges of recorded calls that hold the next `repeats` runs; a range ends at the last copy."""
+        """Yields ranges of recorded calls that hold the next `repeats` runs; a range ends at the last copy."""
         while repeats:
             count = min(repeats, self._copies - self._turn)
             yield range(self._stride * self._turn, self._stride * (self._turn + count))

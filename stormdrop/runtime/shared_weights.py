@@ -12,22 +12,21 @@ Invariant: a chunk is never written after it is listed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from threading import Lock
 from weakref import ref
 
 import numpy as np
 
-from stormdrop.runtime.device import Array, BufferPlace, Bytes, Memory
-from stormdrop.runtime.host_device import HostDevice, HostPacker
+from stormdrop.runtime.artifact import BufferSpec
+from stormdrop.runtime.device import BufferPlace, Bytes, Memory
+from stormdrop.runtime.host_device import HostDevice
 from stormdrop.runtime.image import Address, Image
 from stormdrop.runtime.verify import verify
+from stormdrop.runtime.weights import Constants, packed_calls
 from stormdrop.target import whole_lines
-from stormdrop.target.scope import Scope
-
-Constants = Callable[[int], Mapping[str, Array]]
-"""The raw constants of a call by the names of its kernel's buffers; asked for once, and not kept."""
 
 
 class WeightChunk:
@@ -49,6 +48,8 @@ class SharedWeights:
     def __init__(self, device: HostDevice) -> None:
         self.device = device
         self._held: dict[bytes, _Held] = {}
+        self._lock = Lock()
+        """Images are packed one at a time: concurrent packing would hold equal constants twice."""
 
     @property
     def nbytes(self) -> int:
@@ -63,6 +64,12 @@ class SharedWeights:
 
         The result's weight addresses are offsets in the concatenation of the chunks.
         """
+        with self._lock:
+            return self._packed(image, constants, copied)
+
+    def _packed(
+        self, image: Image, constants: Constants, copied: Iterable[tuple[int, Bytes]]
+    ) -> tuple[Image, tuple[WeightChunk, ...]]:
         verify(image)
         digests: dict[int, bytes] = {}  # by offset in the image
         sizes: dict[bytes, int] = {}
@@ -79,7 +86,10 @@ class SharedWeights:
             elif digest not in fresh:
                 fresh[digest] = data
 
-        for kept in self._prepared(image, constants):
+        def place(buffer: BufferSpec, address: Address) -> BufferPlace:
+            return BufferPlace(self.device.allocate(buffer.nbytes))
+
+        for kept in packed_calls(image, constants, self.device, place):
             for offset, data in kept:
                 note(offset, data)
         for offset, data in copied:
@@ -96,30 +106,6 @@ class SharedWeights:
                     self._held[digest] = _Held(ref(chunk), offset)
         self._held = {digest: held for digest, held in self._held.items() if held.chunk() is not None}
         return _moved(image, {offset: known[digest] for offset, digest in digests.items()})
-
-    def _prepared(self, image: Image, constants: Constants) -> Iterable[list[tuple[int, Bytes]]]:
-        """Call by call, the largest first, the offsets and the bytes of what is packed for it."""
-        packers: dict[int, HostPacker] = {}
-        done: set[int] = set()
-        raw_bytes = [sum(b.nbytes for b in kernel.buffers if b.scope is Scope.CONSTANT) for kernel in image.kernels]
-        for n, call in sorted(enumerate(image.calls), key=lambda item: -raw_bytes[item[1].kernel]):
-            artifact = image.kernels[call.kernel]
-            kept = [a if b.is_kept else None for b, a in zip(artifact.buffers, call.addresses)]
-            if all(a is None or a.offset in done for a in kept):
-                continue
-            if call.kernel not in packers:
-                packers[call.kernel] = HostPacker(artifact, self.device)
-            places = [
-                BufferPlace(self.device.allocate(b.nbytes)) if a is not None else None
-                for b, a in zip(artifact.buffers, kept)
-            ]
-            packers[call.kernel].prepare(constants(n), places)
-            done.update(a.offset for a in kept if a is not None)
-            yield [
-                (a.offset, place.memory.read(0, b.nbytes))
-                for b, a, place in zip(artifact.buffers, kept, places)
-                if a is not None and place is not None
-            ]
 
 
 def _moved(image: Image, places: Mapping[int, tuple[WeightChunk, int]]) -> tuple[Image, tuple[WeightChunk, ...]]:

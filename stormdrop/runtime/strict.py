@@ -20,7 +20,7 @@ DTYPE = frozenset(ITEMSIZE)
 Form = Any
 """A range: a whole number in it. `float`: a finite amount, 0 or more. A frozenset: one of these texts. Another type: a
 value of exactly this type. [form]: a list of such values. (form, …): a list of exactly these. {name: form, …}: an
-object with exactly these fields, of which an `Optional` one may be missing. `Nullable`: such a value, or null.
+object with exactly these fields; an `Optional` field may be missing. `Nullable`: such a value, or null.
 """
 
 
@@ -39,7 +39,7 @@ class Optional:
 
 
 def parsed(data: bytes) -> Any:
-    """A JSON document without repeated names and without NaN or infinities. Raises ValueError."""
+    """Parses a JSON document without repeated names and without NaN or infinities. Raises ValueError."""
     try:
         return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError as error:
@@ -58,7 +58,7 @@ def _refuse(name: str) -> Any:
 
 
 def conform(tree: Any, form: Form, where: str) -> None:
-    """Raises ValueError that says where a tree differs from its form, what was found and what was expected."""
+    """Raises ValueError if a tree differs from its form: the place, the value and the expected form."""
     kind = type(tree)
     match form:
         case Nullable():

@@ -1,4 +1,4 @@
-"""Summaries of a kernel's phases, from which groups are made (`runtime.grouping`): the memory that a phase touches, and
+"""Summaries of a kernel's phases, the input of grouping (`runtime.grouping`): the memory that a phase touches, and
 estimates of its time on one thread and on all threads.
 """
 
@@ -50,7 +50,7 @@ class PhaseSummary:
 
     @staticmethod
     def from_json(tree: Mapping[str, Any]) -> PhaseSummary:
-        """The inverse of `to_json`, for a tree that conforms to `SUMMARY_FORM`."""
+        """Parses a tree of `to_json` that conforms to `SUMMARY_FORM`."""
         touches = tuple(
             Touch(slot, is_written, low, high, tuple(strides), columns and Columns(*columns))
             for slot, is_written, low, high, strides, columns in tree["touches"]
@@ -59,8 +59,9 @@ class PhaseSummary:
 
 
 def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -> tuple[PhaseSummary, ...]:
-    """The summaries of the phases that a call runs, those at load left out. `program` is the lowered `point` of
-    `sketch`.
+    """Returns the summaries of the phases that a call runs, without load-time phases.
+
+    `program` is the lowered `point` of `sketch`.
     """
     phases = [phase for phase in program.phases if not phase.at_load]
     least_seconds = sketch.task.flops / (target.peak_gflops * 1e9)
@@ -75,7 +76,10 @@ def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -
 
 
 def _phase_seconds(assessment: CpuAssessment) -> dict[str, float]:
-    """Estimated seconds by phase. A phase has the id of its outermost stage; stages computed inside that are added."""
+    """Returns estimated seconds by phase.
+
+    A phase has the id of its outermost stage; stages computed inside that are added.
+    """
     seconds_by_phase: dict[str, float] = {}
     for cost, seconds in zip(assessment.costs, assessment.each_seconds):
         name = cost.stage.host or cost.stage.id

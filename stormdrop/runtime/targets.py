@@ -1,16 +1,16 @@
-"""Which machine to build for, as users name it.
+"""The names of targets, and the device for a target.
 
     None, "host"      this machine's CPU
     "cuda", "cuda:1"  a GPU of this machine, by CUDA's number
     "cuda:sm_80"      a GPU of an architecture, which need not be here: to compile for
     "cuda/bf16"       any of these GPUs, with products at a precision (`Gpu.precision`)
 
-Everything of CUDA is imported when a GPU is asked for.
+All modules of CUDA are imported only when a GPU is requested.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from stormdrop.errors import UserError
 from stormdrop.runtime.calibration import calibrated
@@ -20,7 +20,7 @@ from stormdrop.runtime.host_device import HostDevice, host_device
 from stormdrop.runtime.image import Image
 from stormdrop.runtime.peak import PeakMeter
 from stormdrop.runtime.pool import Pool, pool_for
-from stormdrop.runtime.threads import thread_count
+from stormdrop.runtime.threads import thread_count, warn_if_crowded
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import Precision
@@ -34,11 +34,14 @@ def target_for(
     pool: Pool | str | None = None,
     precision: Precision | str | None = None,
 ) -> Target:
-    """What to build for where the caller gave this much: `threads` stands above the pool's, the pool's above the
-    target's, the target's above all that `detect` asks; `precision` above the target's. A CPU on another number of
-    threads has the rates that were measured for that number, else nominal ones.
+    """Returns the target for the caller's arguments.
 
-    Raises UserError for a wrong number of threads, an unknown name or precision, and where there is no such GPU.
+    `threads` has precedence over the pool's, the pool's over the target's, the target's over the result of `detect`.
+    `precision` has precedence over the target's. A CPU on another number of threads has the rates measured for that
+    number, else nominal rates.
+
+    Warns if there are more threads than this machine has CPUs. Raises UserError for a wrong number of threads, an
+    unknown name or precision, and an absent GPU.
     """
     if threads is None and isinstance(pool, Pool):
         threads = pool.threads
@@ -57,7 +60,9 @@ def target_for(
 
 def _target(target: Target | str | None, threads: int | None) -> Target:
     if target is None or target == "host":
-        return detect(threads)
+        found = detect(threads)
+        warn_if_crowded(found.threads)
+        return found
     if not isinstance(target, str):
         return target if threads is None else _on_threads(target, thread_count(threads))
     kind, _, which = target.partition(":")
@@ -71,14 +76,16 @@ def _target(target: Target | str | None, threads: int | None) -> Target:
 
 
 def _on_threads(target: Target, threads: int) -> Target:
-    """A target for another number of threads: with what was measured for that number, else with nominal rates."""
+    """Returns a target for another number of threads: with the rates measured for that number, else with
+    nominal rates.
+    """
     if isinstance(target, Gpu) or threads == target.threads:
         return target
     return calibrated(target.with_threads(threads).with_nominal_rates())
 
 
 def device_for(target: Target) -> Device:
-    """The device of this machine that runs code for a target. Raises NoGpu."""
+    """Returns the device of this machine that runs code for a target. Raises NoGpu."""
     if isinstance(target, Gpu):
         from stormdrop.runtime.cuda.device import cuda_device
 
@@ -89,7 +96,7 @@ def device_for(target: Target) -> Device:
 def host_for(
     threads: int, is_for_gpu: bool, spin: float | None, affinity: object, pool: Pool | str | None
 ) -> HostDevice:
-    """The host with the threads that a caller asked for, to run a model, or to pack the constants of a GPU's.
+    """Returns the host with the requested threads, to run a model, or to pack the constants of a GPU's.
 
     Raises UserError.
     """
@@ -101,13 +108,13 @@ def host_for(
 
 
 class Meter(Protocol):
-    """What says how fast a machine is now."""
+    """The measurement of a machine's current speed."""
 
     def gflops(self) -> float: ...
 
 
 def peak_meter(target: Target) -> Meter:
-    """The f32 peak of a machine, for use between timings of kernels. Raises NoGpu."""
+    """Returns a meter of the f32 peak of a machine, for use between timings of kernels. Raises NoGpu."""
     if not isinstance(target, Gpu):
         return PeakMeter(target)
     from stormdrop.runtime.cuda.device import cuda_device
@@ -117,7 +124,7 @@ def peak_meter(target: Target) -> Meter:
 
 
 def gpu_for(image: Image, ordinal: int) -> Device:
-    """The GPU that runs a compiled model. Raises NoGpu; UserError for code of another architecture."""
+    """Returns the GPU that runs a compiled model. Raises NoGpu; UserError for code of another architecture."""
     from stormdrop.runtime.cuda.detect import unfit_gpu
     from stormdrop.runtime.cuda.device import cuda_device
 
@@ -128,19 +135,11 @@ def gpu_for(image: Image, ordinal: int) -> Device:
     return device
 
 
-class GpuLimits(NamedTuple):
-    """The measured rates of a GPU, and the bytes of its L2."""
-
-    gflops: float
-    dram_gbs: float
-    l2_bytes: int
-
-
-def gpu_limits(device: Device) -> GpuLimits:
-    from stormdrop.runtime.cuda.context import Attribute
+def gpu_rates(device: Device) -> tuple[float, float]:
+    """Returns the measured rates of a GPU: GFLOP/s in f32, and GB/s of the memory."""
     from stormdrop.runtime.cuda.device import CudaDevice
     from stormdrop.runtime.cuda.peak import measure_gpu_peak
 
     assert isinstance(device, CudaDevice)
     peak = measure_gpu_peak(device)
-    return GpuLimits(peak.gflops, peak.dram_gbs, device.context.attribute(Attribute.L2_BYTES))
+    return peak.gflops, peak.dram_gbs

@@ -1,6 +1,6 @@
-"""How many threads to use: what the caller says, else STORMDROP_THREADS, else the CPUs this process may really use.
+"""The number of threads: the caller's argument, else STORMDROP_THREADS, else the CPUs that this process may really use.
 
-A container's quota counts as much as the affinity mask: threads beyond it are throttled together, and a barrier then
+A container's quota counts as much as the affinity mask. Threads beyond it are throttled together, and a barrier then
 waits for a whole scheduling period (100 ms).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from stormdrop.environment import variable
-from stormdrop.errors import UserError
+from stormdrop.errors import UserError, warn
 from stormdrop.files import text_of
 
 MOST_THREADS = 1024
@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 def thread_count(
     requested: int | None = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 ) -> int:
-    """The number of threads to run kernels with; `root` is where `proc` and `sys` are mounted.
+    """Returns the number of threads to run kernels with; `root` is the mount point of `proc` and `sys`.
 
     Raises UserError if the argument or STORMDROP_THREADS is not a positive whole number.
     """
@@ -33,9 +33,19 @@ def thread_count(
 
 
 def available_cpus(root: Path = Path("/")) -> int:
-    """The CPUs of the affinity mask, or the whole CPUs of the cgroup's quota if those are fewer; at least one."""
+    """Returns the CPUs of the affinity mask, or the whole CPUs of the cgroup's quota if they are fewer; at
+    least one.
+    """
     affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affine, *(int(quota) for quota in _quotas(root))]))
+
+
+def warn_if_crowded(threads: int) -> None:
+    """Warns if threads outnumber the CPUs."""
+    cpus = available_cpus()
+    if threads > cpus:
+        have = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
+        warn(f"{threads} threads on {have} take turns, and every kernel waits for them: give {cpus} or fewer")
 
 
 def _positive(value: int | str, name: str) -> int:
@@ -51,10 +61,10 @@ def _positive(value: int | str, name: str) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Every CPU quota above this process, in CPUs.
+    """Yields every CPU quota above this process, in CPUs.
 
-    A quota binds a group and all below it, so each group from ours up to the mount counts. A path that does not exist
-    (version 1 containers see their host's path) leaves the mount itself.
+    A quota binds a group and all groups below it, so each group from ours up to the mount counts. A path that does not
+    exist (version 1 containers see their host's path) leaves the mount itself.
     """
     mount = root / "sys/fs/cgroup"
     for line in text_of(root / "proc/self/cgroup").splitlines():
@@ -76,7 +86,7 @@ def _upwards(mount: Path, path: str) -> list[Path]:
 
 
 def _ratio(quota: str, period: str) -> Iterator[float]:
-    """quota / period, or nothing where there is no limit ("max", -1) or nothing to read."""
+    """Yields quota / period, or nothing if there is no limit ("max", -1) or nothing to read."""
     try:
         limit, span = int(quota), int(period)
     except ValueError:

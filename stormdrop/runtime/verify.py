@@ -1,7 +1,8 @@
-"""Whether an image can be run: every address where its buffer's kind of memory is, in bounds, and every output written.
+"""The check whether an image can be run: every address in its buffer's kind of memory and in bounds, every output
+written.
 
-What it cannot see is whether steps that share arena bytes do so at different times, and whether iterations of a group
-do without each other: that is what the memory plan and `runtime.grouping` promise.
+Two properties are not checked here: steps that share arena bytes run at different times, and iterations of a group are
+independent. The memory plan and `runtime.grouping` guarantee them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SPACES = {
     Scope.WORKSPACE: ("arena",),
 }
 _WRITTEN = (Scope.OUTPUT, Scope.WORKSPACE, Scope.PACKED)
-"""Every unit of a parallel phase writes an element of one of these."""
+"""The scopes of written buffers: every unit of a parallel phase writes an element in such a buffer."""
 
 
 def verify(image: Image) -> None:

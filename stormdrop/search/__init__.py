@@ -1,1 +1,1 @@
-"""Search strategies, and the one loop that tunes with them."""
+"""Search strategies, and the single loop that tunes with them."""

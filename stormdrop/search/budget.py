@@ -1,4 +1,4 @@
-"""What a search over many tasks may spend, and what it has spent."""
+"""The budget of a search over many tasks: its limits, and the trials and seconds already spent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import inf
 
 TRIALS_PER_SECOND = 20.0
-"""About; two cores, kernels of a millisecond. How long storms last is planned with it."""
+"""Approximate trials per second on two cores with kernels of a millisecond. The length of storms is planned with it."""
 
 
 @dataclass(slots=True)
 class SearchBudget:
-    """What may be spent, and what is."""
+    """Limits on trials and seconds (None: unlimited), and the trials and time spent so far."""
 
     trials: int | None
     seconds: float | None
@@ -22,7 +22,7 @@ class SearchBudget:
 
     @property
     def is_open(self) -> bool:
-        """Nothing limits it."""
+        """Neither trials nor seconds are limited."""
         return self.trials is None and self.seconds is None
 
     @property

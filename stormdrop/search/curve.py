@@ -1,4 +1,7 @@
-"""How a search went, read from its trials: improvements, phases, failures, when it was nearly done. Pure arithmetic."""
+"""The course of a search, computed from its trials: improvements, phases, failures, and when it was nearly done.
+
+All functions are pure arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class SearchPhase:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """How often candidates failed in one way, and what the first of them said."""
+    """The number of candidates with one kind of failure, and the message of the first."""
 
     kind: str
     count: int
@@ -52,12 +55,12 @@ def improvements(history: Iterable[Trial]) -> list[Improvement]:
 
 
 def reached(found: Sequence[Improvement], quality: float) -> Improvement | None:
-    """The first that had this share of the last one's speed; None where nothing could be timed."""
+    """Returns the first improvement with this share of the last improvement's speed; None if nothing could be timed."""
     return next((i for i in found if i.seconds <= found[-1].seconds / quality), None)
 
 
 def phases(history: Iterable[Trial]) -> list[SearchPhase]:
-    """Each run of trials of one phase; it begins where the run before it ended."""
+    """Returns each run of trials of one phase; a run begins at the end of the run before."""
     found: list[SearchPhase] = []
     for trial in history:
         if found and found[-1].name == trial.phase:
@@ -69,7 +72,7 @@ def phases(history: Iterable[Trial]) -> list[SearchPhase]:
 
 
 def failures(history: Iterable[Trial]) -> list[Failed]:
-    """By kind, the most frequent first."""
+    """Returns the failures by kind, the most frequent first."""
     found: dict[str, list[str]] = {}
     for trial in history:
         if isinstance(trial.result, Failure):
@@ -78,16 +81,16 @@ def failures(history: Iterable[Trial]) -> list[Failed]:
 
 
 def trials_per_second(tuned: Tuned) -> float:
-    """Over the search itself; the final timing of the best few is not part of it."""
+    """Returns the trials per second of the search itself, without the final timing of the best few candidates."""
     spent = max((t.elapsed for t in tuned.history), default=0.0) or tuned.tuning_seconds
     return tuned.trials / spent if spent > 0 else 0.0
 
 
 def building_seconds(history: Iterable[Trial]) -> float:
-    """Of all builders together."""
+    """Returns the seconds of all builders together."""
     return sum(t.result.build_seconds for t in history)
 
 
 def running_seconds(history: Iterable[Trial]) -> float:
-    """What the timed runs of all candidates took, without warming up."""
+    """Returns the seconds of the timed runs of all candidates, without warming up."""
     return sum(t.result.seconds * t.result.runs for t in history if isinstance(t.result, Timing))

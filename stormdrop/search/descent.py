@@ -1,11 +1,11 @@
 """One descent: from a start to a point that no move improves, on measured values.
 
-    sweep:   measure the neighbours, those that helped before and those that the ranker likes first, a batch at a time
+    sweep:   measure the neighbours in batches, first earlier improvements and the ranker's favourites
     leap:    some look faster by more than noise -> all of them at once, the best one twice as far, while that is faster
-    duel:    the fastest few and the incumbent in turns; whoever is faster beyond chance is the next incumbent
-    end:     a whole sweep, the nearly equal ones and a few pairs of moves brought no gain
+    duel:    the fastest few and the incumbent in turns; a candidate faster beyond chance is the next incumbent
+    end:     a whole sweep, the nearly equal candidates and a few pairs of moves brought no gain
 
-A candidate is measured once; only duels time it again. An incumbent gives way to a duel's winner and to nothing else.
+A candidate is measured once; only duels time it again. An incumbent is replaced only by a duel's winner.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stormdrop.space.moves import Move, moved, neighbour_rows
 NEAR = 0.1  # two moves that each cost at most this much may gain together
 MOST_MARGIN = 0.1  # where the machine is noisier than this, everything would have to duel
 SHORTEST_SWEEP = 16  # trials, where a start has few neighbours
-DRIFT = 0.15  # what a machine may slow down between two duels
-RECENT = 16  # samples of the incumbent say how fast it is now
+DRIFT = 0.15  # the most that a machine slows down between two duels
+RECENT = 16  # samples of the incumbent that measure its present speed
 PAIRED = 8  # of the best single moves are paired
 
 
@@ -40,19 +40,21 @@ class DropletSettings:
     batch: int = 8
     """Candidates measured between two decisions; fewer decide sooner, more keep more builders busy."""
     alpha: float = 0.05
-    """How likely an incumbent may be left although no candidate around it is faster."""
+    """The probability of leaving an incumbent although no candidate around it is faster."""
     margin: float = 0.02
-    """First measurements that differ by less say nothing; twice the noise that duels see counts where that is more."""
+    """The smallest significant difference of first measurements; twice the noise of duels counts instead if that is
+    more.
+    """
     group: int = 3
     """Challengers in one duel."""
     challengers: int = 18
     """That may duel one incumbent; each of them takes a share of `alpha`."""
     max_step: int = 16
-    """Choices that one move may go, by doubling."""
+    """The most choices that one move may advance, by doubling."""
     pairs: int = 24
-    """Of moves that are tried where no single one helps."""
+    """The number of pairs of moves that are tried when no single move helps."""
     worth: float = 0.01
-    """A descent whose last sweep's worth of trials gained less than this in all ends."""
+    """The least total gain over one sweep's number of trials; a descent with less ends."""
     behind: float = 0.12
     """A descent that is so much slower than the best end, a sweep's worth of trials after its start, is given up."""
     duel: DuelSettings = field(default_factory=DuelSettings)
@@ -72,7 +74,7 @@ class Way:
 
 
 class Ledger:
-    """The latest value of every candidate that was measured here or elsewhere; None where it failed."""
+    """The latest value of every candidate that was measured here or elsewhere; None if it failed."""
 
     def __init__(self, known: Mapping[Candidate, float | None]) -> None:
         self._values = dict(known)
@@ -82,7 +84,7 @@ class Ledger:
             self._values[outcome.candidate] = outcome.value
 
     def revalue(self, samples: Mapping[Candidate, Sequence[float]]) -> None:
-        """Take the medians of a duel, unless a candidate failed in it."""
+        """Stores the medians of a duel, unless a candidate failed in it."""
         for c, each in samples.items():
             if each and not self.failed(c):
                 self._values[c] = float(np.median(each))
@@ -94,7 +96,7 @@ class Ledger:
         return c in self._values and self._values[c] is None
 
     def value(self, c: Candidate) -> float:
-        """Infinite for what failed or was not measured."""
+        """Returns the value of a candidate; infinity if it failed or was not measured."""
         found = self._values.get(c)
         return inf if found is None else found
 
@@ -113,7 +115,11 @@ class DropletDescent:
         rival: float = inf,
         passed: Iterable[Candidate] = (),
     ) -> None:
-        """`rival`: the value of the best end so far. `passed`: incumbents of other descents, which end this one."""
+        """Creates a descent from `start`.
+
+        `rival` is the value of the best end so far. `passed` holds incumbents of other descents; reaching any of them
+        ends this descent.
+        """
         self.path: list[Way] = [Way(start)]
         self.stopped = "no move helps"
         self.screened = 0  # candidates measured
@@ -122,7 +128,7 @@ class DropletDescent:
         self._rival, self._passed = rival, set(passed)
         self._noise = 0.0
         self._recent: list[float] = []  # the incumbent's samples
-        self._felt: dict[Move, float] = {}  # what a single move gained when it was last tried
+        self._felt: dict[Move, float] = {}  # the gain of a single move in its last trial
         self._sweep = 0  # how many trials make a sweep's worth
         self._gains: list[tuple[int, float]] = []  # of every duel that was won, and after how many trials
         self._duelled: set[Candidate] = set()  # with the incumbent
@@ -137,7 +143,7 @@ class DropletDescent:
         return min(max(self._settings.margin, 2 * self._noise), MOST_MARGIN)
 
     def run(self) -> Talk[Candidate | None]:
-        """Gives the last incumbent; None where even the start has failed."""
+        """Runs the descent; returns the last incumbent, None if even the start has failed."""
         while self.path:
             here = self.path[-1]
             found = yield from self._improve(here)
@@ -157,7 +163,7 @@ class DropletDescent:
         return self.incumbent
 
     def _improve(self, here: Way) -> Talk[Way | None]:
-        """The way to a faster candidate; None where there is none, or the incumbent failed."""
+        """Returns the way to a faster candidate; None if there is none, or if the incumbent failed."""
         self._duelled, self._heads = {here.end}, []
         ways = {w.end: w for w in self._around(here)}
         self._sweep = max(self._sweep, len(ways), SHORTEST_SWEEP)
@@ -190,19 +196,19 @@ class DropletDescent:
     # ---- neighbours ------------------------------------------------------------------------------------------------
 
     def _around(self, here: Way) -> list[Way]:
-        """The last way taken again, also twice as far, and all neighbours; the most promising first."""
+        """Returns the last way repeated, also with twice the step, and all neighbours; the most promising first."""
         moves, _ = neighbour_rows(self._space.knobs, here.end.point)
         again = [(here.moves, step) for step in (1, min(2 * here.step, self._settings.max_step))] if here.moves else []
         ways = self._ways(here, [*(((m,), 1) for m in moves), *again])
         if not ways:
             return []
-        # First what helped when it was last tried, last what did not.
+        # First the moves that helped in their last trial, last the moves that did not.
         helped = [np.sign(self._felt.get(w.moves[0], 0.0)) if w.is_single else 2.0 for w in ways]
         order = np.lexsort((self._rng.random(len(ways)), -self._scores(ways), -np.array(helped)))
         return [ways[i] for i in order]
 
     def _ways(self, here: Way, plans: Sequence[tuple[tuple[Move, ...], int]]) -> list[Way]:
-        """The legal ends of planned moves, each once."""
+        """Returns the legal ends of planned moves, each once."""
         rows = [(moved(self._space.knobs, here.end.point, moves, step), moves, step) for moves, step in plans]
         some = [(row, moves, step) for row, moves, step in rows if row is not None]
         if not some:
@@ -220,7 +226,7 @@ class DropletDescent:
         return np.nan_to_num(scores, nan=-inf)
 
     def _feel(self, here: Way, ways: Mapping[Candidate, Way]) -> None:
-        """Remember what single moves gained, so that they come early or late at the next incumbent."""
+        """Stores the gains of single moves, so that they come early or late at the next incumbent."""
         before = self._ledger.value(here.end)
         for w in ways.values():
             if w.is_single and self._ledger.knows(w.end):
@@ -232,18 +238,18 @@ class DropletDescent:
         return [c for c in ways if not self._ledger.knows(c)]
 
     def _screen(self, candidates: Sequence[Candidate]) -> Talk[None]:
-        """Measure as many of the candidates, in their order, as whoever asks has room for."""
+        """Measures the candidates in order, as many as the caller of `ask` has room for."""
         outcomes = yield Proposal(tuple(candidates))
         self.screened += len(outcomes)
         self._heads.append(min(outcomes, key=self._ledger.value, default=candidates[0]))
 
     def _faster(self, here: Way, ways: Iterable[Way], by: float) -> list[Way]:
-        """The ways whose first measurement is faster than the incumbent by a share, fastest first."""
+        """Returns the ways whose first measurement is faster than the incumbent by a share, fastest first."""
         limit = (1 - by) * self._ledger.value(here.end)
         return sorted((w for w in ways if self._ledger.value(w.end) < limit), key=lambda w: self._ledger.value(w.end))
 
     def _leap(self, here: Way, ways: dict[Candidate, Way]) -> Talk[None]:
-        """Combine and double what looks faster, as long as that looks faster still."""
+        """Combines and doubles the moves that look faster, as long as the combination looks faster still."""
         best: Way | None = None
         while (better := self._faster(here, ways.values(), self._margin)) and better[0] != best:
             best = better[0]
@@ -255,13 +261,13 @@ class DropletDescent:
                 del ways[c]  # there was no room for it
 
     def _leaps(self, better: Sequence[Way]) -> list[tuple[tuple[Move, ...], int]]:
-        """All single moves that look better at once, and the best way twice as far."""
+        """Returns all single moves that look better, combined, and the best way with twice the step."""
         best = better[0]
         plans = [(_compatible(w.moves[0] for w in better if w.is_single), 1), (best.moves, 2 * best.step)]
         return [(moves, step) for moves, step in plans if moves and step <= self._settings.max_step]
 
     def _pairs(self, here: Way, ways: Mapping[Candidate, Way]) -> list[Way]:
-        """Pairs of single moves that each nearly helped, those that the ranker likes best."""
+        """Returns pairs of single moves that each nearly helped, the pairs with the best scores by the ranker."""
         singles = [w.moves[0] for w in self._faster(here, ways.values(), -NEAR) if w.is_single][:PAIRED]
         plans = [((a, b), 1) for a, b in combinations(singles, 2) if not set(a.touched) & set(b.touched)]
         found = [w for w in self._ways(here, plans) if w.end not in ways]
@@ -273,7 +279,11 @@ class DropletDescent:
     # ---- settling --------------------------------------------------------------------------------------------------
 
     def _settle(self, here: Way, ways: Mapping[Candidate, Way], is_last: bool) -> Talk[Way | None]:
-        """Let those that look faster duel the incumbent: the fastest now, all and the nearly equal ones in the end."""
+        """Runs duels of faster-looking candidates against the incumbent.
+
+        Until the end, only the fastest candidates duel; at the end all of them do, and also the nearly equal
+        candidates.
+        """
         while contenders := self._contenders(here, ways, is_last):
             level = self._level(len(contenders))
             result = yield from duel(here.end, contenders, level, self._settings.duel)
@@ -308,7 +318,10 @@ class DropletDescent:
         return [w.end for w in found if self._ledger.value(w.end) <= limit][:room]
 
     def _level(self, n: int) -> float:
-        """The error allowed for each of `n` challengers: the first group shares half of alpha, all others the rest."""
+        """Returns the error allowed for each of `n` challengers.
+
+        The first group shares half of alpha, all later challengers the rest.
+        """
         s = self._settings
         first = min(s.group, s.challengers)
         if len(self._duelled) == 1 and n <= first:
@@ -317,7 +330,7 @@ class DropletDescent:
 
 
 def _compatible(moves: Iterable[Move]) -> tuple[Move, ...]:
-    """As many moves as touch different knobs, the first ones first."""
+    """Returns as many moves as touch different knobs, earlier moves preferred."""
     touched: set[int] = set()
     found: list[Move] = []
     for move in moves:

@@ -1,8 +1,8 @@
-"""Which task gets the next round of a search over many tasks.
+"""Divisions: the choice of the task that gets the next round of a search over many tasks.
 
     Divide.next(standings) -> index | None
 
-A division sees only what has been measured so far; None says that no task is worth another round.
+A division sees only measurements made so far; None means that no task is worth another round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the search for one task stands."""
+    """The state of the search for one task."""
 
     slope: float
     """∂goal/∂best: for the total latency, how often the models call the task."""
@@ -41,14 +41,14 @@ class Standing:
     is_open: bool
     """Its strategy may have more to propose."""
     known_rounds: float = 0.0
-    """What the store had before, in rounds."""
+    """The trials that the store had before, in rounds."""
     floor: float = 0.0
     """A lower bound of its seconds."""
     flops: float = 0.0
     group: str = ""
-    """Tasks of one group are alike: what one reaches in FLOP/s, the others may."""
+    """The group of similar tasks: the FLOP/s reached by one task may be reached by the rest of its group."""
     proof_seconds: float = 0.0
-    """What a first gain costs besides its round: its proof. 0 where a proof is due already."""
+    """The cost of a first gain besides its round: the seconds of its proof. 0 if a proof is due already."""
 
     @property
     def total(self) -> float:
@@ -62,7 +62,7 @@ class Standing:
 
     @property
     def rounds(self) -> float:
-        """Of this run and before."""
+        """The rounds of this run and of earlier runs."""
         return len(self.history) + self.known_rounds
 
     @property
@@ -75,13 +75,13 @@ class Standing:
 
 
 class Divide(Protocol):
-    """Chooses among tasks; an index into what it is given."""
+    """A division of rounds among tasks: it chooses an index into the standings."""
 
     def next(self, standings: Sequence[Standing]) -> int | None: ...
 
 
 def worth_a_round(standings: Sequence[Standing], negligible: float = NEGLIGIBLE) -> list[int]:
-    """The tasks that can be searched and that matter to the goal."""
+    """Returns the tasks that can be searched and that matter to the goal."""
     least = negligible * sum(s.total for s in standings)
     return [k for k, s in enumerate(standings) if s.is_open and s.total > 0 and s.total >= least]
 
@@ -93,10 +93,10 @@ class Gradient:
         slope · [ α · recent gain / its seconds + (1 − α) · min(max(hope, g − β·C/V), g − floor) / seconds per round ]
         hope = g / t / (1 + idle / patience)
 
-    g is the task's best, t its rounds, C its FLOPs, V the best FLOP/s of its group. The recent gain is that of the last
-    `window` rounds. A best that falls as 1/t gains g/t; where `idle` rounds have gained nothing, less is to be hoped
-    for. β·C/V expects a task to come within β of its group. A task leaves its group when it does not, although it has
-    had `lead` rounds more than any other.
+    g is the task's best, t its rounds, C its FLOPs, V the best FLOP/s of its group. The recent gain is the gain of the
+    last `window` rounds. A best that falls as 1/t gains g/t; after `idle` rounds without gain, the expected gain is
+    smaller. β·C/V expects a task to come within β of its group. A task leaves its group when it is still slower,
+    although it has had `lead` rounds more than any other task.
 
     A random task gets the fraction `epsilon` of the rounds.
     """
@@ -119,7 +119,7 @@ class Gradient:
         return max(chosen, key=lambda k: self.priority(standings[k], standings))
 
     def priority(self, s: Standing, standings: Sequence[Standing]) -> float:
-        """What a second of search is expected to gain the goal."""
+        """Returns the expected gain of the goal per second of search."""
         if s.best is None or not s.history:
             return 0.0
         first = s.history[max(0, len(s.history) - 1 - self.window)]
@@ -131,7 +131,7 @@ class Gradient:
         return s.slope * (self.alpha * recent + (1 - self.alpha) * max(0.0, gain) / round_seconds)
 
     def _peer_seconds(self, s: Standing, standings: Sequence[Standing]) -> float:
-        """What the task would take at the best FLOP/s of its group; infinite where there is nothing to compare with."""
+        """Returns the task's seconds at the best FLOP/s of its group; infinity if there is no task to compare with."""
         peers = [p for p in standings if p.group == s.group and p is not s and p.best]
         fastest = max((p.flops / p.best for p in peers if p.best), default=0.0)
         if not fastest or not s.flops or s.best is None:

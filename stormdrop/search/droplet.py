@@ -1,7 +1,8 @@
 """Droplets: coordinate descent on measured values, from the best few points of a storm or from any start.
 
-Starts are taken one after the other, the fastest first; each runs down to a point that no move improves (`descent`),
-and a later end replaces an earlier one only by a duel. The best is a start, unless something was statistically faster.
+Starts are processed one after the other, the fastest first. Each descends to a point that no move improves (`descent`).
+A later end replaces an earlier end only by winning a duel. The best is a start, unless a candidate was statistically
+faster.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Droplet:
         settings: DropletSettings | None = None,
         asked: Mapping[Candidate, float | None] | None = None,
     ) -> None:
-        """A start without a value is measured first.
+        """Creates a search from `starts`; a start without a value is measured first.
 
-        `asked` was measured elsewhere and is not measured again; None: it failed.
+        `asked` maps candidates measured elsewhere to their values, None for a failure. They are not measured again.
         """
         self._spaces, self._ranker, self._rng, self._settings = spaces, ranker, rng, settings or DropletSettings()
         self._starts = list(dict.fromkeys(c for c, _ in starts))
@@ -43,13 +44,13 @@ class Droplet:
         self._known = len(asked or ())
         self._champion: Candidate | None = None
         self.descents: list[DropletDescent] = []
-        """Those that have begun, in order."""
+        """The descents that have begun, in order."""
         self._asked: Proposal | None = None
         self._talk = self._run()
         self._wish: Proposal | None = next(self._talk, None)
 
     def best(self) -> Candidate | None:
-        """The best end; a descent that is not over counts where it is ahead by more than noise.
+        """Returns the best end; the incumbent of an unfinished descent counts if it is ahead by more than noise.
 
         None until a start could be measured.
         """
@@ -60,7 +61,10 @@ class Droplet:
         return here if is_ahead else self._champion
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` new candidates; or a duel of old ones, which costs no trial, and of two even where `n` is 1."""
+        """Returns at most `n` new candidates; or a duel of known candidates, at least two of them even if `n` is 1.
+
+        A duel costs no trial.
+        """
         while self._wish is not None:
             wish = self._wish
             if wish.rounds:
@@ -70,13 +74,13 @@ class Droplet:
             if fresh:
                 self._asked = Proposal(tuple(fresh[: max(0, min(n, self._settings.batch))]))
                 return self._asked
-            self._advance({})  # all of it was told by somebody else
+            self._advance({})  # all of it was measured elsewhere
         return Proposal(())
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn what became of candidates, also of those that others proposed.
+        """Stores the outcomes of candidates, also of candidates that the droplet did not propose.
 
-        Who is asked and not told counts as failed.
+        Candidates without outcomes count as failures.
         """
         told = {o.candidate: o for o in outcomes}
         asked, self._asked = self._asked, None
@@ -113,7 +117,7 @@ class Droplet:
             passed |= {w.end for w in descent.path}
 
     def _settle(self, end: Candidate) -> Talk[None]:
-        """The end replaces the best one so far if it wins a duel."""
+        """Replaces the best end so far by `end` if `end` wins a duel."""
         if self._champion is None or self._ledger.failed(self._champion):
             self._champion = end
             return

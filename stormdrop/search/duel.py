@@ -1,7 +1,7 @@
-"""A duel: an incumbent and a few challengers, timed in turns until the question who is faster is settled.
+"""A duel: an incumbent and a few challengers, timed in turns until the faster candidate is statistically certain.
 
-First measurements only choose who duels. A challenger wins when it is faster beyond chance and by enough to be worth a
-move; it is asked again, with more rounds, while that is open. Both sides are always timed alike.
+First measurements only select the challengers. A challenger wins when it is faster beyond chance and by enough to be
+worth a move. While that is open, more rounds are timed. Both sides are always timed alike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from stormdrop.search.strategy import Candidate, Outcome, Proposal
 
 T = TypeVar("T")
 Talk = Generator[Proposal, Mapping[Candidate, Outcome], T]
-"""Search as a conversation: yields what to measure, best first, gets the outcomes, and returns a T when done."""
+"""A search as a conversation: yields proposals, best candidates first, receives the outcomes, and returns a T when
+done.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +31,27 @@ class Look:
 
 
 LOOKS = Look(4, 0.0, 0.6), Look(2, 0.25, 0.35), Look(6, 0.25, 0.1), Look(12, 0.5, 0.0)
-"""Four rounds send home who does not even look faster. Six are the fewest that can be sure: the smallest p of a rank
-test is 0.0011 then, and 0.004 with five. 24 find 2 % at 1 % noise."""
+"""The looks of a droplet's duel. After four rounds, challengers that do not look faster are dropped. Six rounds are the
+fewest that allow certainty: the smallest p of a rank test is then 0.0011, and 0.004 with five. With 24 rounds, a gain
+of 2 % is detected at 1 % noise.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DuelSettings:
     looks: tuple[Look, ...] = LOOKS
     held: int = 1
-    """Rounds in one proposal, for which candidates stay loaded. One: where code and data happen to lie shifts short
-    kernels by up to 3 % for as long as they lie there, which no number of rounds would show to be chance."""
+    """Rounds in one proposal, for which candidates stay loaded. The default is one round, because the addresses of code
+    and data shift the time of short kernels. The shift is up to 3 % and lasts as long as the candidate stays loaded, so
+    more rounds would not reveal it as chance.
+    """
     min_gain: float = 0.005
-    """Of medians: what is less is not worth a move, even if it is certain."""
+    """The least gain of medians that is worth a move; a smaller gain is ignored, even if it is certain."""
 
 
 @dataclass(frozen=True, slots=True)
 class DuelResult:
-    """`winner` is None where no challenger is faster; `samples` are of everybody who was timed."""
+    """The result of a duel: `winner` is None if no challenger is faster; `samples` holds every timed candidate."""
 
     winner: Candidate | None
     samples: Mapping[Candidate, Sequence[float]]
@@ -54,9 +60,9 @@ class DuelResult:
 def duel(
     incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings
 ) -> Talk[DuelResult]:
-    """The fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
+    """Returns the fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
 
-    Who fails is out. Where the incumbent fails, nobody wins.
+    A candidate that fails is out. If the incumbent fails, there is no winner.
     """
     samples: dict[Candidate, list[float]] = {}
     rivals = list(challengers)

@@ -1,4 +1,4 @@
-"""What happens while a task is tuned. The loop emits these values; live view, log and store listen."""
+"""Events of tuning one task. The loop emits these values; live view, log and store listen."""
 
 from __future__ import annotations
 
@@ -30,38 +30,51 @@ class Tuned:
     """
 
     task: Task
+    """The task that was tuned."""
     target: Target
+    """The machine that the candidates ran on."""
     strategy: str
+    """The name of the search."""
     seed: int
+    """The seed of the search and of the data."""
     best: Schedule
+    """The winner: the schedule to build the kernel with."""
     seconds: float
+    """The time of one run of the winner."""
     tuning_seconds: float
+    """The duration of the search."""
     history: tuple[Trial, ...]
+    """The trials of the search, in order."""
     stopped: str
     """Why the search ended: trials, seconds, no further gain, nothing left, interrupted."""
     verified: bool = True
-    """Compared with the reference in a fresh process; not where the user broke off."""
+    """Compared with the reference in a fresh process; False if the user interrupted the search."""
     not_kept: str = ""
-    """Why the store took no more while it was tuned; empty where all is kept, or nothing was to be."""
+    """The reason why the store accepted no more during tuning; empty if all is kept, or nothing was to be."""
 
     @property
     def trials(self) -> int:
+        """The number of candidates that were measured."""
         return len(self.history)
 
     @property
     def failed(self) -> int:
+        """The number of candidates that failed."""
         return sum(isinstance(t.result, Failure) for t in self.history)
 
     @property
     def interrupted(self) -> bool:
+        """True if the user ended the search."""
         return self.stopped == "interrupted"
 
     @property
     def gflops(self) -> float:
+        """The nominal speed of the winner, in 10⁹ operations per second."""
         return self.task.flops / self.seconds / 1e9
 
     @property
     def median_build_seconds(self) -> float:
+        """The median time to build a candidate that was timed; 0 if none was."""
         builds = sorted(t.result.build_seconds for t in self.history if not isinstance(t.result, Failure))
         return builds[len(builds) // 2] if builds else 0.0
 
@@ -69,7 +82,7 @@ class Tuned:
         return f"<tuned {self.task.name}, {self.seconds * 1e6:.3g} µs, {self.trials} trials>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the HTML that a notebook displays."""
         from stormdrop.report.html import tuned_html  # reports read events, so not before it is needed
 
         return tuned_html(self)
@@ -77,7 +90,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """Tuning of a task begins; `known` trials of it are in the store. Budgets are None where there is none."""
+    """The event that tuning of a task begins; `known` trials of it are in the store. Absent budgets are None."""
 
     task: Task
     sketches: int
@@ -122,7 +135,7 @@ class Retiming:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something the user should know; tuning goes on."""
+    """A warning for the user; tuning continues."""
 
     message: str
 
@@ -146,4 +159,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(_: object) -> None:
-    """A listener to whatever happens."""
+    """Ignores every event."""

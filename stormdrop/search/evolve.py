@@ -1,8 +1,8 @@
-"""Evolution as array operations: thousands of rows are mutated, crossed, told apart and picked from at once.
+"""Evolution as array operations: thousands of rows are mutated, crossed, compared and selected at once.
 
 A row of a `Genome` holds, per knob, the place of its value among the knob's choices; operators turn matrices of places
-into matrices of places. A canonical value that is no choice (it was clamped) stands for the next larger one, which is
-clamped to it again: values(places(p)) has the canonical form p.
+into matrices of places. A canonical value that is no choice (it was clamped) stands for the next larger choice. That
+choice is clamped to it again: values(places(p)) has the canonical form p.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FACTORS = np.array([0.25, 0.5, 2.0, 4.0])
 
 
 class Genome:
-    """The choices of a space's knobs, laid out so that one search answers for any mixture of knobs."""
+    """The choices of a space's knobs, laid out so that a single array search serves any mixture of knobs."""
 
     def __init__(self, knobs: Sequence[Knob]) -> None:
         if len(knobs) > MAX_KNOBS:
@@ -49,15 +49,15 @@ class Genome:
         """Ordered pairs of knobs of one axis, between which a factor can be shifted."""
         names = [k.axis or k.name for k in knobs], [k.stage for k in knobs]
         self.groups: tuple[Rows, ...] = tuple(map(_numbered, names))
-        """For every knob the number of its axis, and of its stage: what crossover keeps together."""
+        """For every knob the number of its axis, and of its stage; crossover keeps these groups together."""
 
     @property
     def combinations(self) -> int:
-        """How many rows there are, equal programs counted apart."""
+        """The number of rows; equal programs count separately."""
         return prod(self.counts.tolist())
 
     def everything(self) -> Rows:
-        """Every row; ask for `combinations` first."""
+        """Returns every row; check `combinations` first."""
         if not len(self.counts):
             return np.zeros((1, 0), np.int64)
         return np.stack(np.unravel_index(np.arange(self.combinations), tuple(self.counts)), axis=1)
@@ -66,7 +66,7 @@ class Genome:
         return rng.integers(0, self.counts, size=(n, len(self.counts)))
 
     def places(self, points: Points) -> Rows:
-        """The place of the smallest choice that is not below each value."""
+        """Returns the place of the smallest choice that is not below each value."""
         values = np.minimum(points, int(self._stride) - 1)
         if self._table is not None:
             return self._table[values + int(self._stride) * np.arange(len(self.counts))]
@@ -77,7 +77,7 @@ class Genome:
         return np.minimum(np.searchsorted(self._keys, keys) - self._first, self.counts - 1)
 
     def _place_table(self) -> Rows:
-        """The places of all values from 0 on, knob after knob: a look-up takes a third of the time of a search."""
+        """Returns the places of all values from 0 on, knob after knob. A look-up takes a third of a search's time."""
         values = np.broadcast_to(np.arange(int(self._stride))[:, None], (int(self._stride), len(self.counts)))
         return self._searched(values).T.reshape(-1)
 
@@ -85,11 +85,13 @@ class Genome:
         return self._choices[self._first + rows]
 
     def value(self, knobs: Rows, places: Rows) -> Points:
-        """The values of single entries."""
+        """Returns the values of single entries."""
         return self._choices[self._first[knobs] + places]
 
     def nearest(self, knobs: Rows, values: NDArray[Any]) -> Rows:
-        """For single entries, the place of the choice closest by ratio, the smaller on a tie; 0 counts as a half."""
+        """Returns, for single entries, the place of the choice closest by ratio, the smaller on a tie; 0 counts as a
+        half.
+        """
         first, last = self._first[knobs], self._first[knobs] + self.counts[knobs] - 1
         keys = np.clip(values, 0.0, self._stride - 1.0) + self._stride * knobs
         above = np.clip(np.searchsorted(self._keys, keys), first, last)
@@ -104,11 +106,11 @@ def _numbered(names: Sequence[str]) -> Rows:
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
-# Operators. Each takes rows of places and returns new rows; a row may stay as it is where nothing can move.
+# Operators. Each takes rows of places and returns new rows; a row without a possible move stays unchanged.
 
 
 def stepped(g: Genome, rows: Rows, rng: Rng) -> Rows:
-    """One knob to an adjacent choice."""
+    """Moves one knob to an adjacent choice."""
     rows, i = rows.copy(), np.arange(len(rows))
     k = rng.choice(g.live, size=len(rows))
     rows[i, k] = _stepped(g, k, rows[i, k], rng)
@@ -122,7 +124,7 @@ def _stepped(g: Genome, knobs: Rows, places: Rows, rng: Rng) -> Rows:
 
 
 def redrawn(g: Genome, rows: Rows, rng: Rng) -> Rows:
-    """One knob to any of its choices."""
+    """Sets one knob to any of its choices."""
     rows = rows.copy()
     k = rng.choice(g.live, size=len(rows))
     rows[np.arange(len(rows)), k] = rng.integers(0, g.counts[k])
@@ -130,7 +132,7 @@ def redrawn(g: Genome, rows: Rows, rng: Rng) -> Rows:
 
 
 def scaled(g: Genome, rows: Rows, rng: Rng) -> Rows:
-    """One knob to the choice nearest to a half, a quarter, twice or four times its value."""
+    """Moves one knob to the choice nearest to a half, a quarter, twice or four times its value."""
     rows, i = rows.copy(), np.arange(len(rows))
     k = rng.choice(g.live, size=len(rows))
     rows[i, k] = g.nearest(k, g.value(k, rows[i, k]) * rng.choice(_FACTORS, size=len(rows)))
@@ -138,7 +140,7 @@ def scaled(g: Genome, rows: Rows, rng: Rng) -> Rows:
 
 
 def scattered(g: Genome, rows: Rows, rng: Rng, strength: float = 1.0) -> Rows:
-    """Several knobs at once, about two at strength 1: each to an adjacent choice or to any."""
+    """Changes several knobs at once, about two at strength 1: each to an adjacent choice or to any choice."""
     rows = rows.copy()
     mean = np.minimum(1.0 + strength * rng.exponential(size=(len(rows), 1)), len(g.live))
     row, at = np.nonzero(rng.random((len(rows), len(g.live))) * len(g.live) < mean)
@@ -148,13 +150,13 @@ def scattered(g: Genome, rows: Rows, rng: Rng, strength: float = 1.0) -> Rows:
 
 
 def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
-    """A factor from one level of an axis to another: a -> a·f, b -> b / f, to the nearest choices."""
+    """Moves a factor from one level of an axis to another: a -> a·f, b -> b / f, to the nearest choices."""
     if not len(g.siblings):
         return stepped(g, rows, rng)
     rows, i = rows.copy(), np.arange(len(rows))
     a, b = rng.choice(g.siblings, size=len(rows)).T
     before = g.value(a, rows[i, a])
-    # Half of the factors are those of an adjacent choice, which are smaller than two where choices are dense.
+    # Half of the factors lead to an adjacent choice; these are smaller than two if choices are dense.
     near = _stepped(g, a, rows[i, a], rng)
     is_near = rng.random(len(rows)) < 0.5
     rows[i, a] = np.where(is_near, near, g.nearest(a, before * rng.choice(_FACTORS, size=len(rows))))
@@ -163,7 +165,7 @@ def shifted(g: Genome, rows: Rows, rng: Rng) -> Rows:
 
 
 def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
-    """Some knobs from one parent, the rest from the other: singly, or all of an axis or of a stage together."""
+    """Combines knobs of two parents: each knob singly, or all knobs of an axis or of a stage together."""
     own = rng.random(rows.shape) < 0.5
     way = rng.integers(0, 1 + len(g.groups), size=len(rows))
     for number, group in enumerate(g.groups, 1):
@@ -174,7 +176,7 @@ def crossed(g: Genome, rows: Rows, mates: Rows, rng: Rng) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """How often each operator makes a child, relative to the others; `move` is from one space to another."""
+    """The relative frequency of each operator; `move` copies values from one space to another."""
 
     step: float = 0.25
     redraw: float = 0.15
@@ -185,7 +187,9 @@ class Operators:
     move: float = 0.05
 
     def drawn(self, n: int, strength: float, rng: Rng) -> Codes:
-        """The number of an operator for each of `n` children; with strength comes more of what reaches far."""
+        """Returns the number of an operator for each of `n` children; more strength favours operators with larger
+        changes.
+        """
         stronger = {"scatter": strength, "redraw": strength}
         weights = np.array([getattr(self, name) * stronger.get(name, 1.0) for name in OPERATORS])
         if not weights.sum():
@@ -198,7 +202,9 @@ _OF_ONE_ROW = {"step": stepped, "redraw": redrawn, "scale": scaled, "shift": shi
 
 
 def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
-    """A child of each parent, by the operator that is named for it; what is to move between spaces stays as it is."""
+    """Returns a child of each parent, by the operator assigned to it; rows that are to move between spaces stay
+    unchanged.
+    """
     rows = parents.copy()
     for code in np.unique(operators):
         at = np.flatnonzero(operators == code)
@@ -216,14 +222,16 @@ def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rn
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Knobs that two spaces have in common: columns of the one that is moved to, and of the one that is moved from."""
+    """The knobs that two spaces have in common: their columns in the destination space and in the source space."""
 
     to: Rows
     source: Rows
 
 
 def linked(to: Genome, source: Genome) -> Link | None:
-    """The knobs of `to` that `source` knows by name; None where those are less than half of what can move."""
+    """Returns the knobs that `to` and `source` share by name; None if they are less than half of the knobs that can
+    move.
+    """
     at = {name: i for i, name in enumerate(source.names)}
     common = np.array([k for k in to.live if to.names[k] in at], dtype=np.int64)
     if not len(common) or 2 * len(common) < len(to.live):
@@ -232,7 +240,7 @@ def linked(to: Genome, source: Genome) -> Link | None:
 
 
 def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
-    """Rows of one space with the values of another's points where both have a knob, at the nearest choices."""
+    """Returns rows of one space with the values of another's points for knobs of both, at the nearest choices."""
     rows = rows.copy()
     shape = (len(rows), len(link.to))
     knobs = np.broadcast_to(link.to, shape)
@@ -255,7 +263,7 @@ class Hasher:
 
 
 def unseen(hashes: Hashes, *seen: Hashes) -> NDArray[np.int64]:
-    """Where each value occurs first that no other array holds, in order."""
+    """Returns the first index of each value that no other array holds, in order."""
     first = np.unique(hashes, return_index=True)[1]
     for others in seen:
         first = first[~np.isin(hashes[first], others)]
@@ -263,15 +271,15 @@ def unseen(hashes: Hashes, *seen: Hashes) -> NDArray[np.int64]:
 
 
 def drawn(count: int, n: int, pressure: float, rng: Rng) -> NDArray[np.int64]:
-    """`n` of `count` ranks, with density falling as (1 - rank / count) ^ pressure: 0 draws evenly."""
+    """Returns `n` of `count` ranks, with density falling as (1 - rank / count) ^ pressure: 0 draws evenly."""
     ranks = count * (1.0 - rng.random(n) ** (1.0 / (1.0 + pressure)))
     return np.minimum(ranks.astype(np.int64), count - 1)
 
 
 def spread(points: Points, n: int, near: int, chosen: Points) -> list[int]:
-    """The first `n` rows, best first, of which at most `near` differ in at most one column from a row taken before.
+    """Returns the first `n` rows, best first; at most `near` of them differ in at most one column from an earlier row.
 
-    `chosen` were taken already, outside. Rows that were passed over fill up at the end.
+    `chosen` are rows selected before, elsewhere. Rows that were passed over fill up at the end.
     """
     taken: list[int] = []
     close = np.zeros(len(points), bool)

@@ -1,11 +1,12 @@
-"""What more search is expected to gain, from what it has gained so far.
+"""The expected gain of further search, from the gain so far.
 
-Bests fall about with the logarithm of the seconds spent. What a doubling of the seconds gains is estimated from what
-the last one gained, and by a part of the best that falls with the rounds, for what a stalled curve does not show.
+Bests fall about with the logarithm of the seconds spent. The gain of the next doubling of the seconds is estimated from
+the gain of the last doubling. A part of the best, which falls with the rounds, is added for gains that a stalled curve
+hides.
 
     gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best / rounds) · log2(1 + s / spent)
 
-A gain ends at the floor. Where a task has gained nothing yet, its first gain also costs the seconds of its proof.
+A gain ends at the floor. If a task has gained nothing yet, its first gain also costs the seconds of its proof.
 """
 
 from __future__ import annotations
@@ -16,22 +17,23 @@ from math import log
 from stormdrop.search.divide import Standing, worth_a_round
 
 KEPT, DOUBT = 0.25, 1 / 16
-"""On tables, a doubling gains about 0.2 of what the last one gained. Where that is nothing, it gains 5 % after 2 rounds
-of 16 trials, 0.8 % after 5 and 0.2 % after 9."""
+"""The weights of the formula. On tables, a doubling gains about 0.2 of the gain of the last doubling. If the last
+doubling gained nothing, the next gains 5 % after 2 rounds of 16 trials, 0.8 % after 5 and 0.2 % after 9.
+"""
 
 
 def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]:
-    """What so many more seconds are expected to gain the goal, for each task, where they are divided best.
+    """Returns the expected gain of the goal for each task, if `seconds` more seconds are divided in the best way.
 
     Maximises Σ aᵢ · ln(1 + sᵢ / spentᵢ) with Σ (sᵢ + proofᵢ) = `seconds` over the tasks that get some. The solution is
-    sᵢ = aᵢ / λ − spentᵢ, with one λ for all of them. A task is among them if its last second gains more than λ, and if
-    all gain more with it although its proof takes seconds from the others.
+    sᵢ = aᵢ / λ − spentᵢ, with one λ for all of them. A task is among them if its last second gains more than λ. The
+    total gain must also grow, although the proof of the task takes seconds from the rest.
     """
     gains = [0.0] * len(standings)
     scales = {k: _scale(standings[k]) for k in worth_a_round(standings)}
     order = sorted(scales, key=lambda k: scales[k] / _spent(standings[k]), reverse=True)
     chosen: dict[int, float] = {}
-    price = 0.0  # λ: what the last second gains
+    price = 0.0  # λ: the gain of the last second
     for k in order:
         if scales[k] / _spent(standings[k]) <= price:
             break
@@ -50,7 +52,7 @@ def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]
 
 
 def _scale(s: Standing) -> float:
-    """`a` of a · ln(1 + s / spent)."""
+    """Returns `a` of a · ln(1 + s / spent)."""
     assert s.best is not None
     half = next((r for r in reversed(s.history) if r.seconds <= s.spent / 2), s.history[0] if s.history else None)
     gained = max(0.0, half.best - s.best) if half is not None else 0.0  # timed in turns, a best may be slower

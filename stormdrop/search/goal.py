@@ -1,17 +1,19 @@
-"""Goals: what the search for one or several models minimises, a function of the models' latencies.
+"""Goals: the objective of a search for one or several models, as a function of the models' latencies.
 
     latency of model j = Σ count of task i in model j · best seconds of task i
     ∂goal/∂best of task i = Σ slope of model j · count of task i in model j
 
-A goal says its value and its exact slopes ∂goal/∂latency, none of them negative.
+A goal computes its value and its exact slopes ∂goal/∂latency, none of them negative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 from typing import Protocol
+
+from stormdrop.errors import UserError
 
 
 class Goal(Protocol):
@@ -31,6 +33,25 @@ class TotalLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedLatency:
+    """The weighted sum of all latencies: how often each model, or each size of one model, is run."""
+
+    weights: tuple[float, ...]
+    """Positive, one for each model."""
+
+    def __post_init__(self) -> None:
+        for w in self.weights:
+            if not 0 < w < inf:
+                raise UserError(f"weights must be positive numbers, got {w:g}")
+
+    def value(self, latencies: Sequence[float]) -> float:
+        return sum(w * seconds for w, seconds in zip(self.weights, latencies, strict=True))
+
+    def slopes(self, latencies: Sequence[float]) -> list[float]:
+        return list(self.weights)
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyTargets:
     """The seconds that latencies exceed their targets by, summed: a model that meets its target gets no more rounds."""
 
@@ -46,7 +67,7 @@ class LatencyTargets:
 
 @dataclass(frozen=True, slots=True)
 class GeometricMean:
-    """The geometric mean of latencies. The mean speedup over any fixed references is largest where this is smallest."""
+    """The geometric mean of latencies. Its minimum maximises the mean speedup over any fixed references."""
 
     def value(self, latencies: Sequence[float]) -> float:
         if not latencies or min(latencies) <= 0:
@@ -56,3 +77,14 @@ class GeometricMean:
     def slopes(self, latencies: Sequence[float]) -> list[float]:
         mean = self.value(latencies)
         return [mean / (len(latencies) * found) if found > 0 else 0.0 for found in latencies]
+
+
+def check_goal(goal: Goal | None, models: int) -> None:
+    """Raises UserError for a goal of another number of models."""
+    match goal:
+        case LatencyTargets(targets) if len(targets) != models:
+            raise UserError(f"latency targets given: {len(targets)}, models: {models}; give one for each")
+        case WeightedLatency(weights) if len(weights) != models:
+            raise UserError(f"weights given: {len(weights)}, models or sizes: {models}; give one for each")
+        case _:
+            pass

@@ -1,4 +1,4 @@
-"""Keeping what a tuning run measures and decides."""
+"""The storage of a tuning run's measurements and decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Keeper:
     failure: str = ""
     """Why the store took no more; empty while it takes everything."""
     decided: list[Verdict] | None = None
-    """Where verdicts go instead of the store, if given."""
+    """The list that receives verdicts instead of the store, if given."""
 
     def add(self, records: Sequence[Record]) -> None:
         self._add(lambda store: store.add(records))

@@ -17,7 +17,7 @@ from stormdrop.target.machine import Target
 
 
 class CandidateSpace:
-    """The sketches that a session searches. A schedule of another sketch makes that one join them."""
+    """The sketches that a session searches. A schedule of a further sketch adds that sketch to them."""
 
     def __init__(self, task: Task, target: Target, rules: tuple[Rule, ...], sketches: Sequence[Sketch]) -> None:
         self._task, self._target, self._rules = task, target, rules
@@ -31,7 +31,7 @@ class CandidateSpace:
         return self._schedules[c]
 
     def locate(self, schedule: Schedule) -> Candidate:
-        """The candidate that a schedule is. Raises UserError where it is not one of the task's."""
+        """Returns the candidate of a schedule. Raises UserError if the schedule does not belong to the task."""
         try:
             sketch, point = replay(self._task, schedule, self._target, self._rules)
         except ScheduleError as error:
@@ -43,7 +43,9 @@ class CandidateSpace:
         return candidate(self._numbers[key], point)
 
     def unasked(self, schedules: Sequence[Schedule]) -> list[Candidate]:
-        """The candidates that schedules of the task are, without those of other sketches and those asked for before."""
+        """Returns the candidates of schedules of the task, without other sketches and without candidates proposed
+        before.
+        """
         found: list[Candidate] = []
         for schedule in schedules:
             sketch, point = replay(self._task, schedule, self._target, self._rules)
@@ -53,7 +55,7 @@ class CandidateSpace:
         return found
 
     def features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """One row for each."""
+        """Returns one row of features for each candidate."""
         rows: dict[Candidate, NDArray[np.float64]] = {}
         for k in {c.sketch for c in candidates}:
             some = [c for c in candidates if c.sketch == k]

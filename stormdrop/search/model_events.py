@@ -1,30 +1,34 @@
-"""What happens while a whole model is tuned, and what comes out of it.
+"""Events of tuning a whole model, and the result.
 
 The loop emits these values; views and logs listen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
+from typing import Literal
 
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.search.events import Event, Warned
+from stormdrop.search.statistics import PairedSpeedup, paired_speedup
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 SAME = 0.005
-"""Models whose medians differ by less are equally fast."""
+"""The relative difference of medians below which models are equally fast."""
+Change = Literal["faster", "slower", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """Where one task stands. `known` trials were in the store before.
+    """The state of one task. `known` trials were in the store before.
 
-    `seconds`, of the best, and `default_seconds` are timed alike: in turns for those that were proved, else the fastest
-    runs of single trials. They are None until something could be timed.
+    `seconds`, of the best schedule, and `default_seconds` are timed alike: in turns for proved tasks, else as the
+    fastest runs of single trials. They are None until something could be timed.
     """
 
     id: str
@@ -39,13 +43,18 @@ class TaskRow:
     phase: str = ""
     """The strategy's, or how the task ended: proved, confirmed, not proved, default, small, known, failed, reverted."""
     origin: str = ""
-    """Where the best schedule came from: default, verdict, stored, donor, or the phase of the strategy that proposed
-    it."""
+    """The source of the best schedule: default, verdict, stored, donor, or the phase of the strategy that proposed it.
+    """
     expected_gain: float | None = None
-    """What another minute of search is expected to gain here, as a share of the goal; of the latency, where the goal is
-    latency targets. None where that is unknown: before its turn came."""
+    """The expected gain of another minute of search for this task, as a share of the goal; of the latency, if the goal
+    is latency targets. None until the task's first turn.
+    """
     spent: float = 0.0
     """Seconds of search: sketches and donors, rounds with their duels, and the proof."""
+    shapes: str = ""
+    """The operands and the output of its first call."""
+    node: str = ""
+    """The main ONNX node of its first call."""
 
     @property
     def total(self) -> float:
@@ -59,12 +68,12 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedTask(TaskRow):
-    """What was found for one task. Without `schedule` nothing could be timed, or the budget ended before its turn."""
+    """The result for one task. Without `schedule`, nothing could be timed, or the budget ended before its turn."""
 
     task: Task
     schedule: Schedule | None
     default: Schedule | None
-    """The default schedule, where it was worked out."""
+    """The default schedule, if it was derived."""
     verified: bool
     """The schedule was compared with the reference in a process that runs nothing but winners, now or before."""
     failure: str = ""
@@ -89,6 +98,8 @@ class TunedTask(TaskRow):
         return {
             "id": self.id,
             "label": self.label,
+            "shapes": self.shapes,
+            "node": self.node,
             "digest": self.task.digest,
             "count": self.count,
             "flops": self.flops,
@@ -110,48 +121,93 @@ class TunedTask(TaskRow):
 
 @dataclass(frozen=True, slots=True)
 class InModel:
-    """Seconds of one run of the whole model, with what tuning found and with default schedules: medians of many, in
-    turns.
-    """
+    """Seconds of one run of the whole model, tuned and with default schedules: medians of rounds in turns."""
 
     seconds: float
     default_seconds: float
+    rounds: tuple[tuple[float, float], ...] = field(default=(), compare=False, repr=False)
+    """The seconds of each round, tuned and by default; empty if both are estimates."""
+
+    @property
+    def speedup(self) -> PairedSpeedup:
+        """The speed of the tuned model over the default one, by rounds; without rounds there is no interval."""
+        if self.rounds:
+            return paired_speedup(*zip(*self.rounds))
+        return PairedSpeedup(self.default_seconds / self.seconds if self.seconds else 1.0)
 
     @property
     def is_slower(self) -> bool:
         """By more than two medians of equal models differ."""
-        return self.seconds > (1 + SAME) * self.default_seconds
+        return self.speedup.ratio * (1 + SAME) < 1
 
-    def to_json(self) -> dict[str, float]:
-        return {"seconds": self.seconds, "default_seconds": self.default_seconds}
+    @property
+    def change(self) -> Change:
+        """The change that the rounds prove: beyond chance, and by more than equal models differ."""
+        speedup = self.speedup
+        if not speedup.is_certain or 1 / (1 + SAME) <= speedup.ratio <= 1 + SAME:
+            return "none"
+        return "faster" if speedup.ratio > 1 else "slower"
+
+    @staticmethod
+    def total(worth: Sequence[InModel], weights: Sequence[float]) -> InModel:
+        """Returns the weighted sum over models, round by round."""
+
+        def summed(each: Sequence[float]) -> float:
+            return sum(w * seconds for w, seconds in zip(weights, each, strict=True))
+
+        rounds = tuple(
+            (summed([tuned for tuned, _ in pairs]), summed([default for _, default in pairs]))
+            for pairs in zip(*(w.rounds for w in worth))
+        )
+        return InModel(summed([w.seconds for w in worth]), summed([w.default_seconds for w in worth]), rounds)
+
+    def to_json(self) -> dict[str, object]:
+        speedup = self.speedup
+        return {
+            "seconds": self.seconds,
+            "default_seconds": self.default_seconds,
+            "speedup": speedup.ratio,
+            "interval": [speedup.low, speedup.high] if speedup.high < inf else None,
+            "rounds": speedup.rounds,
+            "change": self.change,
+        }
 
 
 @dataclass(frozen=True)
 class TunedModel:
-    """A tuned model: `schedules` is what compiling it takes."""
+    """A tuned model: `schedules` is the argument of the same name of `compile`."""
 
     name: str
+    """The name of the model."""
     target: Target
+    """The machine that the candidates ran on, with the temperature of the model's weights."""
     strategy: str
+    """The name of the search."""
     seed: int
+    """The seed of the search and of the data."""
     tasks: tuple[TunedTask, ...]
+    """The results of the model's tasks."""
     tuning_seconds: float
+    """The duration of the search and the proofs."""
     stopped: str
     """Why the search ended: trials, seconds, no further gain, target met, nothing left, interrupted."""
     expected_gain: float | None = None
-    """What another minute of search was expected to gain after the proofs, of all tasks together. None where some were
-    not measured."""
+    """The expected gain of another minute of search after the proofs, of all tasks together. None if some tasks were
+    not measured.
+    """
     in_model: InModel | None = None
-    """What it is worth in the model; None where the model was not timed."""
+    """The timing of the schedules in the model; None if the model was not timed."""
     not_kept: str = ""
-    """Why the store took no more while it was tuned; empty where all is kept, or nothing was to be."""
+    """The reason why the store accepted no more during tuning; empty if all is kept, or nothing was to be."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """The tuned size: the shapes of the inputs by name."""
 
     def schedules(self, task: Task) -> Schedule | None:
-        """The schedule to compute a task with; None: its default."""
+        """Returns the schedule to compute a task with; None stands for its default."""
         return self._by_digest.get(task.digest)
 
     def defaults(self, task: Task) -> Schedule | None:
-        """The default schedule, if it is known here: working it out again takes time."""
+        """Returns the default schedule, if it is stored here: deriving it again takes time."""
         return self._default_by_digest.get(task.digest)
 
     @cached_property
@@ -164,8 +220,15 @@ class TunedModel:
 
     @property
     def seconds(self) -> float:
-        """The model's latency as the sum of its kernels', each timed alone; what could not be timed is left out."""
+        """The model's latency as the sum of its kernels, each timed alone; kernels that could not be timed are left
+        out.
+        """
         return sum(t.count * t.seconds for t in self.tasks if t.seconds is not None)
+
+    @property
+    def costliest(self) -> TunedTask | None:
+        """The task that takes most of the model's time; None if there are no tasks."""
+        return max(self.tasks, key=lambda task: task.total, default=None)
 
     @property
     def default_seconds(self) -> float:
@@ -174,14 +237,17 @@ class TunedModel:
 
     @property
     def trials(self) -> int:
+        """The number of candidates that were measured."""
         return sum(t.trials for t in self.tasks)
 
     @property
     def failed(self) -> int:
+        """The number of candidates that failed."""
         return sum(t.failed for t in self.tasks)
 
     @property
     def known(self) -> int:
+        """The number of trials of the tasks that the store held before."""
         return sum(t.known for t in self.tasks)
 
     @property
@@ -191,6 +257,7 @@ class TunedModel:
 
     @property
     def interrupted(self) -> bool:
+        """True if the user ended the search."""
         return self.stopped == "interrupted"
 
     def __repr__(self) -> str:
@@ -198,14 +265,16 @@ class TunedModel:
         return f"<tuned model {self.name}, {tuned} of {len(self.tasks)} tasks tuned, {self.trials} trials>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Returns the HTML that a notebook displays."""
         from stormdrop.report.model_html import model_html  # reports read events, so not before it is needed
 
         return model_html(self)
 
     def to_json(self) -> dict[str, object]:
+        """Returns the result as a tree for `json.dumps`, without `in_model`."""
         return {
             "model": self.name,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "threads": self.target.threads,
             "strategy": self.strategy,
             "seed": self.seed,
@@ -225,7 +294,7 @@ class TunedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelStarted:
-    """Tuning of a model begins. Budgets are None where there is none."""
+    """The event that tuning of a model begins. Absent budgets are None."""
 
     name: str
     rows: tuple[TaskRow, ...]
@@ -246,13 +315,13 @@ class ModelStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskMoved:
-    """Something happened to one task, which now stands so; `event` is its session's, if it is one of those."""
+    """A change of one task, with its new state; `event` is the session's event, if such an event caused the change."""
 
     row: TaskRow
     elapsed: float
     event: Event | None = None
     expected_gain: float | None = None
-    """Of all tasks together, at this moment."""
+    """The expected gain of all tasks together, at this moment."""
 
 
 @dataclass(frozen=True, slots=True)

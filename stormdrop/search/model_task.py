@@ -1,4 +1,4 @@
-"""One task of a model that is being tuned: its session, once it has begun, and what that has said so far."""
+"""One task of a model that is being tuned: its session, once it has begun, and the results of that session so far."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 LAUNCH_SECONDS = 3e-6
-"""What calling the smallest kernel costs, for estimates."""
+"""The seconds that a call of the smallest kernel costs, for estimates."""
 DOUBT = 3.0
-"""An unmeasured task may take so many times what its bytes and operations need at least."""
+"""The largest assumed ratio between an unmeasured task's time and the least time for its bytes and operations."""
 FLOOR_TRUST = 0.9
-"""The judge's lower bound is taken this seriously: kernels of recorded tables are up to 4 % faster than it says, since
-clocks boost."""
+"""The factor of the judge's lower bound: kernels of recorded tables are up to 4 % faster than the bound, since clocks
+boost.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a schedule came to: the value that is minimised, and seconds. They are the same without an objective."""
+    """The result of a schedule: the value that is minimised, and seconds. They are equal without an objective."""
 
     value: float
     seconds: float
 
 
 class ModelTask:
-    """What is known of one task; `tell` is called whenever that changes, with its session's event if it was one."""
+    """The state of one task; every change calls `tell`, with the session's event if an event caused the change."""
 
     def __init__(
         self, use: TaskUse, counts: Sequence[int], tools: Tools, tell: Callable[[ModelTask, Event | None], None]
     ) -> None:
-        """`counts`: how often each model calls it."""
+        """Creates the state of a task; `counts` holds the number of its calls in each model."""
         self.use, self.counts, self.tools, self._tell = use, tuple(counts), tools, tell
         self.estimate = least_seconds(use.task, tools.target)
         self.known = 0
@@ -56,11 +57,11 @@ class ModelTask:
         self.spent = 0.0
         """Seconds of its rounds, duels included, and of its proof."""
         self.opening_seconds = 0.0
-        """Of its sketches, donors and their ranking: spent once, so that no round is expected to take them again."""
+        """Seconds of its sketches, donors and their ranking: spent once, so no round is expected to take them again."""
         self.history: list[Round] = []
         self.floor = 0.0
         self.expected_gain: float | None = None
-        """What another minute of search is expected to gain here, as `TaskRow` has it."""
+        """The expected gain of another minute of search for this task, as in `TaskRow`."""
         self.best: Score | None = None
         self.leader: Schedule | None = None
         self.default: Score | None = None
@@ -72,10 +73,10 @@ class ModelTask:
 
     @property
     def origin(self) -> str:
-        """Where the leader came from.
+        """The source of the leader.
 
-        default    it is the default schedule
-        verdict    what tuning had decided for before
+        default    the default schedule
+        verdict    an earlier tuning's decision
         stored     a trial that was in the store, without a verdict
         donor      re-fitted from another task's schedule
         storm, droplet, or the phase of another strategy that proposed it
@@ -94,20 +95,22 @@ class ModelTask:
 
     @property
     def row(self) -> TaskRow:
-        use, seconds = self.use, (_seconds(self.best), _seconds(self.default))
+        use, call, seconds = self.use, self.use.calls[0], (_seconds(self.best), _seconds(self.default))
         counts = self.trials, self.failed, self.known
         where = self.phase, self.origin, self.expected_gain, self.opening_seconds + self.spent
-        return TaskRow(use.id, use.calls[0].label, self.count, use.task.flops, *seconds, *counts, *where)
+        of_call = call.shapes_text(), call.node
+        return TaskRow(use.id, call.label, self.count, use.task.flops, *seconds, *counts, *where, *of_call)
 
     @property
     def count(self) -> int:
-        """How often all models together call it."""
+        """The number of its calls in all models together."""
         return sum(self.counts)
 
     @property
     def group(self) -> str:
-        """Tasks of the same class within a factor of 4 in size, at one temperature: what they reach in FLOP/s may be
-        compared.
+        """The group of comparable tasks: the same class, within a factor of 4 in size, at one temperature.
+
+        Their FLOP/s may be compared.
         """
         task, temperature = self.use.task, "cold" if self.tools.target.is_cold else "warm"
         return f"{task.class_key}/{temperature}/{round(log2(1 + task.flops) / 2)}"
@@ -131,7 +134,7 @@ class ModelTask:
         self.floor = FLOOR_TRUST * min(judge.least_seconds(s.structure) for s in session.spaces)
 
     def round_ended(self, seconds: float) -> None:
-        """A round took so many seconds."""
+        """Records a round that took `seconds`."""
         self.spent += seconds
         if self.best is not None:
             self.history.append(Round(self.spent, self.best.seconds))
@@ -143,13 +146,13 @@ class ModelTask:
 
     @property
     def gain(self) -> float:
-        """What its leader saves the model: seconds, unless there is another objective."""
+        """The gain of its leader in the model: seconds, unless there is another objective."""
         if self.best is None or self.default is None:
             return 0.0
         return self.count * (self.default.value - self.best.value)
 
     def needs_proof(self, gain: float) -> bool:
-        """The leader is not the incumbent, and seems to save something."""
+        """Returns whether the leader is not the incumbent and seems to gain something."""
         if self.session is None or self.best is None or self.is_verified or self.leader == self.session.incumbent:
             return False
         before = self.incumbent or self.default
@@ -161,7 +164,7 @@ class ModelTask:
         return stored is not None and stored.method != NO_CHALLENGER and stored.schedule == self.leader
 
     def take_stored(self) -> bool:
-        """Be content with what was decided before, if something was."""
+        """Accepts the stored verdict, if there is one."""
         if self.stored is None:
             return False
         seconds = self.stored.seconds
@@ -170,10 +173,10 @@ class ModelTask:
         return True
 
     def stay(self) -> None:
-        """Leave the incumbent as it is: what was decided before, else the default schedule.
+        """Keeps the incumbent: the schedule of an earlier verdict, else the default schedule.
 
         A verdict stays with the seconds that decided it. A single trial of this run beside the default's seconds of an
-        earlier one would say more of the machine's state than of the kernels.
+        earlier run would reflect the machine's state rather than the kernels.
         """
         assert self.session is not None
         if self.stored is not None and self.stored.schedule == self.session.incumbent:
@@ -184,18 +187,18 @@ class ModelTask:
             self.leader, self.best = self.session.default, self.default or self.best
 
     def decide_for_default(self) -> None:
-        """Make the default schedule, which stays, a verdict."""
+        """Stores a verdict for the default schedule, if the default stays."""
         if self.session is not None and self.best is not None and self.leader == self.session.default:
             self.session.stay()
 
     def move(self, phase: str) -> None:
-        """A default schedule that has won is confirmed: it is not proved against itself."""
+        """Sets the phase. A default schedule that has won is "confirmed": it is not proved against itself."""
         is_default = self.session is not None and self.leader == self.session.default
         self.phase = "confirmed" if phase == "proved" and is_default else phase
         self._tell(self, None)
 
     def listen(self, event: Event) -> None:
-        """What the session says."""
+        """Updates the state from an event of the session."""
         match event:
             case Measured(trial):
                 self.trials += 1
@@ -222,9 +225,10 @@ class ModelTask:
         return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
 
     def finished(self, use: TaskUse) -> TunedTask:
-        """What one of the models, which uses it so, gets."""
+        """Returns the result for one of the models, which calls the task as `use` lists."""
         schedule = self.leader if self.best is not None else None
-        row = replace(self.row, id=use.id, label=use.calls[0].label, count=use.count)
+        call = use.calls[0]
+        row = replace(self.row, id=use.id, label=call.label, count=use.count, shapes=call.shapes_text(), node=call.node)
         return TunedTask(
             *astuple(row),
             task=use.task,
@@ -242,13 +246,15 @@ def _seconds(score: Score | None) -> float | None:
 
 
 def least_seconds(task: Task, target: Target) -> float:
-    """What a task's operations and bytes need at least, and the cost of a call: an estimate before measuring."""
+    """Returns the least time for a task's operations and bytes, plus the cost of a call: the estimate before
+    measuring.
+    """
     compute, memory = task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs
     return max(compute, memory) / 1e9 + LAUNCH_SECONDS
 
 
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:
-    """Those whose share of the model is too small to notice, however slow they turn out within reason."""
+    """Returns the tasks with a negligible share of the model, even if they are `DOUBT` times slower than estimated."""
     every = list(tasks)
     whole = sum(t.count * t.estimate for t in every)
     return {t for t in every if DOUBT * t.count * t.estimate < NEGLIGIBLE * whole}

@@ -1,6 +1,6 @@
-"""What a storm knows of one sketch: a pool of rows that nobody asked for, the measured elite, and what was asked for.
+"""The rows of one sketch in a storm: a pool of unproposed rows, the measured elite, and the proposed rows.
 
-A pool holds canonical, legal rows, each once, the best first; none of them was ever asked for.
+A pool holds canonical, legal rows, each once, the best first; none of them was ever proposed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(slots=True)
 class CandidatePool:
-    """Rows with their scores, their hashes, and a number that says how each came into being."""
+    """Rows with their scores, their hashes, and the number of each row's origin."""
 
     points: Points
     scores: Floats
@@ -37,7 +37,7 @@ class CandidatePool:
         return CandidatePool(self.points[index], self.scores[index], self.hashes[index], self.origins[index])
 
     def joined(self, other: CandidatePool, most: int) -> CandidatePool:
-        """The best `most` rows of both."""
+        """Returns the best `most` rows of both pools."""
         columns = ("points", "scores", "hashes", "origins")
         both = CandidatePool(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in columns))
         return both.at(np.argsort(-both.scores, kind="stable")[:most])
@@ -75,14 +75,14 @@ class Population:
         return min(self.values.values(), default=np.inf)
 
     def elite(self, most: int) -> Points:
-        """The fastest measured points, fastest first."""
+        """Returns the fastest measured points, fastest first."""
         if self._elite is None:
             order = sorted(self.values, key=self.values.__getitem__)[:most]
             self._elite = np.array(order, dtype=np.int64).reshape(len(order), len(self.space.knobs))
         return self._elite
 
     def learn(self, point: tuple[int, ...], value: float | None) -> None:
-        """What failed leaves the elite."""
+        """Stores the value of a point; a point that failed leaves the elite."""
         self._elite = None
         if value is None or not np.isfinite(value):
             self.values.pop(point, None)
@@ -91,7 +91,7 @@ class Population:
             self.values[point] = value
 
     def spend(self, points: Sequence[tuple[int, ...]]) -> None:
-        """These rows are asked for: they leave the pool and never come back."""
+        """Marks rows as proposed: they leave the pool and never come back."""
         hashes = self.hasher(np.array(points, dtype=np.int64).reshape(len(points), len(self.space.knobs)))
         self.trials += len(points)
         self.asked = np.concatenate([self.asked, hashes])

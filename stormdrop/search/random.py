@@ -1,6 +1,6 @@
 """Random search: seeds, then legal points of all sketches in turn. The yardstick for every other strategy.
 
-No point is proposed twice. It learns nothing from what it is told.
+No point is proposed twice. Outcomes do not influence later proposals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class RandomSearch:
         self._turn = 0
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` candidates that were never asked before; fewer, or none, once no others are found."""
+        """Returns at most `n` candidates that were never proposed before; fewer, or none, once no further points are
+        drawn.
+        """
         found: list[Candidate] = []
         barren = 0
         while len(found) < n and barren < len(self._spaces):
@@ -42,11 +44,11 @@ class RandomSearch:
         return Proposal(tuple(found))
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Outcomes of others' candidates are not proposed again."""
+        """Marks the candidates of all outcomes as proposed, also candidates from elsewhere."""
         self._asked.update(outcome.candidate for outcome in outcomes)
 
     def _next(self, n: int) -> Candidate | None:
-        """A new point of the sketch whose turn it is."""
+        """Returns a new point of the next sketch in turn."""
         k = self._turn = (self._turn + 1) % len(self._spaces)
         for _ in range(DRAWS):
             while self._drawn[k]:

@@ -1,6 +1,7 @@
-"""A strategy on a recorded table: a session whose measurer looks times up. No workers, the same every time.
+"""A strategy on a recorded table: a session with a measurer that looks times up. No workers, the same every time.
 
-Every candidate that is measured for the first time counts; timing known ones in turns does not, and is counted apart.
+Every candidate that is measured for the first time counts as a trial. Timing known candidates in turns does not; such
+duels are counted separately.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from stormdrop.reservoir.record import Versions
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory
-from stormdrop.search.tools import Origin, Tools
+from stormdrop.search.tools import RecordOrigin, Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a search did on a table."""
+    """The course of a search on a table."""
 
     candidates: tuple[Schedule, ...]
-    """In the order in which they were first measured."""
+    """The measured candidates, in the order of their first measurements."""
     curve: tuple[float, ...]
-    """The fewest seconds, by the table, of what was measured so far; infinite while everything failed."""
+    """The fewest seconds, by the table, of all candidates so far; infinite while everything failed."""
     duels: int
     """Timings of candidates that were known already."""
 
     def needed(self, seconds: float) -> int | None:
-        """How many candidates were measured until one took at most so long; None where none did."""
+        """Returns the number of candidates measured until one took at most `seconds`; None if there is no such
+        candidate.
+        """
         return next((i for i, best in enumerate(self.curve, 1) if best <= seconds), None)
 
 
@@ -48,14 +51,14 @@ def run_on_table(
     noise: float = 0.0,
     enough: float = 0.0,
 ) -> Replayed:
-    """Let a strategy measure at most `trials` candidates; it ends early with one that takes at most `enough` seconds.
+    """Runs a strategy for at most `trials` candidates; it ends early with a candidate of at most `enough` seconds.
 
-    The cost model starts empty. `noise` is that of a `TableMeasurer`; what is reported is free of it.
+    The cost model starts empty. `noise` is the noise of a `TableMeasurer`; the reported curve is free of it.
     """
     settings = settings or TuneSettings()
     books = _Books(table, noise, seed)
     features = judge_of(table.target).features
-    origin = Origin("replay", seed, Versions("", "", features.version))
+    origin = RecordOrigin("replay", seed, Versions("", "", features.version))
     cost = CostModel(features, settings.cost)
     tools = Tools(table.target, books, factory, origin, cost, settings=settings)
     session = Session(table.task, tools, trials=trials, spaces=table.spaces)
@@ -67,7 +70,7 @@ def run_on_table(
 
 
 class _Books(TableMeasurer):
-    """Counts what it is asked for; the curve is by the table, whatever the noise."""
+    """A table measurer that counts measured candidates; its curve holds the table's times, without noise."""
 
     def __init__(self, table: Table, noise: float, seed: int) -> None:
         super().__init__(table, noise, seed)

@@ -1,25 +1,23 @@
-"""Reuse: candidates for a task from the schedules of other tasks.
+"""Reuse (schedule transfer): candidates for a task from the schedules of other tasks.
 
     seed    the stored winner, the default schedule and re-fitted donors are measured first; then the search
     only    these, and a short droplet from the best of them
     off     nothing comes from other tasks
 
-Donors are winners in the store (`Store.donors`); the schedules of portfolios, where the store has none of a class; and,
-while a model is tuned, the leaders of its other tasks: siblings.
+Donors are winners in the store (`Store.donors`), or winners of shipped stores if the store has none of a class. While a
+model is tuned, the leaders of its other tasks (siblings) are donors too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stormdrop.errors import ScheduleError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.donors import kinship
-from stormdrop.reservoir.experience import nearest
-from stormdrop.reservoir.portfolio import portfolios
+from stormdrop.reservoir.shipped import shipped_donors
 from stormdrop.reservoir.store import Store
 from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES, Rule
@@ -28,8 +26,10 @@ from stormdrop.target.machine import Target
 
 ReuseMode = Literal["seed", "only", "off"]
 MOST_DONORS = 16
-"""Whose schedules are re-fitted: each gives up to three candidates, in some 20 ms. Of one table's candidates, the
-fastest of three from six donors was 10 % behind the fastest of all, the fastest of ten from sixteen donors 4 %."""
+"""The number of donors that are re-fitted: each gives up to three candidates, in some 20 ms. On one table, the fastest
+of three candidates from six donors was 10 % behind the fastest of all. The fastest of ten candidates from sixteen
+donors was 4 % behind.
+"""
 
 MOST_NAMED = 8
 """Models that a message lists."""
@@ -40,8 +40,9 @@ Source = tuple[Task, Schedule]
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a search may take from other tasks. `models`: only what was measured while these were tuned, or on machines
-    of these keys; None: all.
+    """The schedules that a search may reuse from other tasks.
+
+    `models` limits them to measurements made while tuning these models, or on machines of these keys; None: no limit.
     """
 
     mode: ReuseMode = "seed"
@@ -49,24 +50,24 @@ class Reuse:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The models and machines that are asked for by name."""
+        """The models and machines that are requested by name."""
         return () if self.mode == "off" else self.models or ()
 
 
 def reuse_of(mode: str, donors: Sequence[str] | None) -> Reuse:
-    """Raises UserError for a mode that there is not."""
+    """Returns the reuse of a mode and donors. Raises UserError for an unknown mode."""
     modes: dict[str, ReuseMode] = {name: name for name in get_args(ReuseMode)}
     if mode not in modes:
-        raise UserError(f"reuse={mode!r}: give one of {', '.join(modes)}")
+        raise UserError(f"reuse={mode!r} is unknown; give {', '.join(modes)}")
     if isinstance(donors, str):
         raise UserError(f"donors={donors!r}: give a list of names of models")
     return Reuse(modes[mode], None if donors is None else tuple(donors))
 
 
 def absent_donors(names: Collection[str], store: Store | None) -> str:
-    """What to warn of: the models or machines of which the store has nothing. Empty where it has something of each.
+    """Returns a warning that names the models or machines without any data in the store; empty if there are none.
 
-    Raises UserError where it has nothing of any of them.
+    Raises UserError if the store has no data of any of them.
     """
     models, machines = (store.models(), store.machines()) if store is not None else (set[str](), set[str]())
     absent = [repr(name) for name in names if name not in models | machines]
@@ -81,35 +82,24 @@ def absent_donors(names: Collection[str], store: Store | None) -> str:
 
 
 def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules: Sequence[Rule]) -> list[Source]:
-    """The store's donors, the best first; where it has none of the task's class, also those of portfolios, unless the
-    models to reuse are named.
+    """Returns the store's donors, the best first. Without donors of the task's class, shipped donors come before these,
+    unless the models to reuse are named.
     """
-    found = store.donors(task, target, MOST_DONORS, reuse.models, rules)
-    sources = [(d.task, d.schedule) for d in found]
-    if reuse.models is None and not any(d.kinship.key == "class" for d in found):
-        sources = [*portfolio_sources(task, target), *sources][:MOST_DONORS]
-    return sources
-
-
-def portfolio_sources(task: Task, target: Target) -> list[Source]:
-    """Schedules of portfolios that can be carried to a task of their class, in the order of donors."""
-    entries = [entry for portfolio in portfolios(target) for entry in portfolio.donors]
-    found: list[Source] = []
-    for entry in nearest(entries, task, target, MOST_DONORS):
-        with suppress(UserError):  # of another version
-            found.append(entry.offered.source())
-    return found
+    donors = store.donors(task, target, MOST_DONORS, reuse.models, rules)
+    if reuse.models is None and not any(d.kinship.key == "class" for d in donors):
+        donors = [*shipped_donors(task, target, MOST_DONORS, tuple(rules)), *donors][:MOST_DONORS]
+    return [(d.task, d.schedule) for d in donors]
 
 
 def related(task: Task, sources: Iterable[Source], most: int = MOST_DONORS) -> list[Source]:
-    """Those that share a key with a task: of the class before those of the anchor class, near ones first."""
+    """Returns the sources that share a key with a task: of the class before the anchor class, near sources first."""
     kin = [(kinship(*source, task), source) for source in sources]
     found = sorted((k.order, n) for n, (k, _) in enumerate(kin) if k is not None)
     return [kin[n][1] for _, n in found[:most]]
 
 
 def refitted(task: Task, sources: Iterable[Source], target: Target, rules: Sequence[Rule] = RULES) -> list[Schedule]:
-    """All candidates that sources give for a task, each once, in the order of the sources."""
+    """Returns all candidates that sources give for a task, each once, in the order of the sources."""
     found: dict[Schedule, None] = {}
     for origin, schedule in sources:
         try:

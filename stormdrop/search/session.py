@@ -2,8 +2,8 @@
 
     strategy ──ask──▶ candidates ──measure──▶ Timing | Failure ──tell──▶ strategy, model, store, listeners
 
-Many sessions may share one measurer, one cost model and one store. A session decides nothing about budgets: whoever
-drives it stops asking, and calls `finish`.
+Many sessions may share one measurer, one cost model and one store. A session decides nothing about budgets: the calling
+loop stops asking, and calls `finish`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
 
 MOST_DUELS = 24  # after the last trial
-PROOFS = 3  # of one winner, where it seems disturbed
+PROOFS = 3  # of one winner, if they seem disturbed
 DISTURBED = 0.05  # slower in its fresh process than just before
 PROVED = "reference values and every element of the default schedule's output, in a fresh process"
 CHECKED = "reference values, whenever it was timed"
@@ -62,10 +62,12 @@ class Session:
         spaces: Sequence[Sketch] | None = None,
         siblings: Sequence[Source] = (),
     ) -> None:
-        """`is_planned`: nobody asked for so many `trials`, they are expected. `siblings`: schedules of related tasks to
-        begin from, besides the store's.
+        """Opens a session: derives the sketches, and reads the store's verdicts, trials and donors.
 
-        Raises UserError where `start` is a schedule of another class, and for a task larger than this machine's memory.
+        `is_planned`: `trials` is an expectation of the caller, not a limit set by the user. `siblings` are schedules of
+        related tasks to begin from, besides the store's.
+
+        Raises UserError if `start` is a schedule of another class, and for a task larger than this machine's memory.
         """
         check_memory(task)
         self._began = time.monotonic()
@@ -95,19 +97,19 @@ class Session:
         if self._reuse.mode == "only":
             seeds = [*first, self._incumbent, *decided, *timed[:1], self._default, *donated]
         else:
-            # The incumbent comes first: a task that gets one candidate only is not left with what an import claims.
+            # The incumbent comes first: a task with only one candidate is not left with an import's claim.
             known = [*decided, *timed[: self._settings.known]]
             seeds = [*first, self._incumbent, *known, *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
         self._opening = 1 + max(map(seeds.index, donated)) if donated else 0
         self._history: list[Trial] = []
         self._failed = 0
-        self._values: dict[Candidate, float] = {}  # of what was measured here, and not too briefly
-        self._settled: set[Candidate] = set()  # whose value comes from being timed in turns
+        self._values: dict[Candidate, float] = {}  # of candidates measured here, and not too briefly
+        self._settled: set[Candidate] = set()  # with values timed in turns
         self.remeasured = frozenset(self._points.schedule(c) for c in [*decided, *timed[: self._settings.known]])
-        """What the store has decided for and its best schedules, which are measured again."""
+        """The schedules to measure again: the schedules of the store's verdicts, and the store's fastest."""
         self.final_values: dict[Schedule, float] = {}
-        """Of the finalists, as they were timed in turns."""
+        """The values of the finalists, timed in turns."""
         self.best: float | None = None
         self._gained_at, self._gained = 0, inf  # the trial that last brought a gain worth its name, and its value
         self._upcoming: Proposal | None = None
@@ -141,24 +143,25 @@ class Session:
 
     @property
     def idle_trials(self) -> int:
-        """Trials since the last gain that was worth its name."""
+        """The trials since the last significant gain."""
         return len(self._history) - self._gained_at
 
     @property
     def default_seconds(self) -> float | None:
-        """The default schedule's fastest run in this search; None where it could not be timed. What the store says of
-        it may be imported.
+        """The default schedule's fastest run in this search; None if it could not be timed.
+
+        The store's time of the default schedule does not count, since it may be imported.
         """
         results = [t.result for t in self._history if t.schedule == self.default]
         return min((result.floor for result in results if isinstance(result, Timing)), default=None)
 
     @property
     def incumbent(self) -> Schedule:
-        """What is used unless this search finds better: an earlier verdict's schedule, else the default."""
+        """The schedule in use unless this search finds a better schedule: an earlier verdict's, else the default."""
         return self._points.schedule(self._incumbent)
 
     def _decided(self) -> tuple[Verdict | None, Candidate, list[Candidate]]:
-        """The verdict that holds, the incumbent, and what this or another machine's verdicts give to begin with."""
+        """Returns the verdict that holds, the incumbent, and the candidates of verdicts of all machines."""
         if self._store is None:
             return None, self._default, []
         located: list[tuple[Verdict, Candidate]] = []
@@ -171,7 +174,7 @@ class Session:
         return verdict, incumbent, [c for _, c in located]
 
     def _stored(self) -> dict[Candidate, float | None]:
-        """The store's trials of this task that are points of its sketches."""
+        """Returns the store's trials of this task that are points of its sketches."""
         if self._store is None:
             return {}
         found: dict[Candidate, float | None] = {}
@@ -186,7 +189,7 @@ class Session:
         return found
 
     def _sources(self, siblings: Sequence[Source]) -> list[Source]:
-        """Schedules of other tasks to begin from."""
+        """Returns schedules of other tasks to begin from."""
         if self._reuse.mode == "off":
             return []
         if self._store is None:
@@ -194,9 +197,9 @@ class Session:
         return [*siblings, *stored_sources(self.task, self.target, self._store, self._reuse, self._rules)]
 
     def _best_donated(self, sources: Sequence[Source], is_limited: bool) -> list[Candidate]:
-        """What other tasks' schedules give here: the best few by the cost model, and the nearest task's.
+        """Returns candidates from other tasks' schedules: the best few by the cost model, and the nearest task's.
 
-        `is_limited`: only what is legal in the sketches that were given.
+        With `is_limited`, only candidates that are legal in the given sketches.
         """
         schedules = refitted(self.task, sources, self.target, self._rules)
         if is_limited:
@@ -208,8 +211,9 @@ class Session:
         return list(dict.fromkeys([*best, *found[:1]]))
 
     def suggest(self, sources: Sequence[Source]) -> bool:
-        """Measure with the next round the best candidate that other tasks' schedules give, unless it was before. It
-        must be a point of a sketch that is searched. Returns whether there is one.
+        """Adds the best new candidate from other tasks' schedules to the next round.
+
+        The candidate must be a point of a sketch that is searched. Returns whether there is such a candidate.
         """
         if fresh := self._points.unasked(refitted(self.task, sources, self.target, self._rules)):
             best = max(fresh, key=self._score)
@@ -223,14 +227,14 @@ class Session:
     # ---- a round ---------------------------------------------------------------------------------------------------
 
     def round(self, n: int, ahead: int = 0) -> bool:
-        """Measure one proposal of at most `n` candidates; False where the strategy has nothing left to propose.
+        """Measures one proposal of at most `n` candidates; returns False if the strategy has nothing left to propose.
 
-        While they are built, up to `ahead` more are asked for, if the strategy is eager: they are the next round's.
+        During the builds, an eager strategy is asked for up to `ahead` candidates of the next round.
         """
         proposal = self._next(n)
         if not proposal.candidates:
             return False
-        if not proposal.rounds and len(proposal.candidates) > n:  # it was asked for when more could be spent
+        if not proposal.rounds and len(proposal.candidates) > n:  # the budget was larger when it was proposed
             self._upcoming = Proposal(proposal.candidates[n:])
             proposal = Proposal(proposal.candidates[:n])
         if proposal.rounds:
@@ -240,7 +244,7 @@ class Session:
         def meanwhile() -> None:
             if ahead > 0 and self._upcoming is None and self.strategy.eager:
                 found = self._ask(ahead)
-                self._upcoming = found if found.candidates else None  # it may have more to say once it is told
+                self._upcoming = found if found.candidates else None  # it may propose more after the outcomes
 
         size = self._settings.opening_batch if self.measured < self._opening else n
         pieces = [proposal.candidates[k : k + size] for k in range(0, len(proposal.candidates), size)]
@@ -254,7 +258,7 @@ class Session:
         self._take(candidates, schedules, self._measurer.measure(self.task, schedules, best, meanwhile))
 
     def _next(self, n: int) -> Proposal:
-        """What was suggested and the strategy's next proposal; a duel of the strategy's comes alone."""
+        """Returns the suggested candidates and the strategy's next proposal; a duel of the strategy comes alone."""
         suggested, proposal = self._suggested[:n], self._upcoming or Proposal(())
         if self._upcoming is None and len(suggested) < n:
             proposal = self._ask(n - len(suggested))
@@ -265,7 +269,7 @@ class Session:
         return Proposal(tuple(dict.fromkeys([*suggested, *proposal.candidates])))
 
     def settle(self) -> None:
-        """Hold the duels that the strategy still wants: they cost no trial, and make its last gain sure."""
+        """Runs the duels that the strategy still wants: they cost no trial, and confirm its last gain."""
         for _ in range(MOST_DUELS):
             proposal = self._upcoming or self._ask(0)
             if not proposal.rounds:
@@ -278,7 +282,7 @@ class Session:
         return self.strategy.ask(n)
 
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
-        """Tell everybody what became of a batch."""
+        """Passes the results of a batch to the cost model, the history, the listener and the strategy."""
         features = self._points.features(candidates)
         numbered = enumerate(zip(schedules, results), 1 + len(self._history))
         phase = self.strategy.phase
@@ -305,7 +309,7 @@ class Session:
         self._listen(events.RoundEnded(phase, len(self._history), self._failed, self.best, self.elapsed))
 
     def _duel(self, proposal: Proposal) -> None:
-        """Time candidates in turns. It costs no trial."""
+        """Times candidates in turns, which costs no trial."""
         results = self._measurer.retime(
             self.task, [self._points.schedule(c) for c in proposal.candidates], proposal.rounds
         )
@@ -322,7 +326,7 @@ class Session:
         self.strategy.tell(outcomes)
 
     def value(self, result: Result) -> float | None:
-        """What is minimised; None for what failed."""
+        """Returns the value that is minimised; None for a failure."""
         if isinstance(result, Failure):
             return None
         value = result.floor if self._objective is None else float(self._objective(result))
@@ -340,7 +344,7 @@ class Session:
     def _decide(
         self, schedule: Schedule, seconds: float, against: tuple[Schedule, float], method: str, rounds: int, proof: str
     ) -> None:
-        """Keep a verdict. With an objective of the user's there is none: it would not be the fastest."""
+        """Stores a verdict. With an objective of the user there is none, since the winner would not be the fastest."""
         if not self._keeper.is_open or self._objective is not None:
             return
         code = code_of(self.task, schedule, self.target, self._rules)
@@ -349,9 +353,9 @@ class Session:
         self._keeper.add_verdicts([verdict])
 
     def stay(self) -> None:
-        """Decide for the default schedule without a duel: nothing seemed faster. An earlier verdict stays.
+        """Decides for the default schedule without a duel, since nothing seemed faster. An earlier verdict stays.
 
-        Where the default was not timed in this search nothing is decided: no output of it was compared.
+        If the default was not timed in this search, nothing is decided: no output of it was compared.
         """
         if self.verdict is None and (seconds := self.default_seconds) is not None:
             self._decide(self.default, seconds, (self.default, seconds), NO_CHALLENGER, 0, CHECKED)
@@ -359,12 +363,13 @@ class Session:
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self, stopped: str) -> Tuned:
-        """Let the best few challenge the incumbent, prove who is chosen in a fresh process, and record the verdict.
+        """Lets the best few candidates challenge the incumbent, proves the winner in a fresh process, and records the
+        verdict.
 
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
         left = sorted(self._values, key=self._values.__getitem__)
-        # Single measurements flatter whoever was lucky: the best that were timed in turns are first finalists too.
+        # Single measurements flatter lucky candidates: the best that were timed in turns are first finalists too.
         left = [*[c for c in left if c in self._settled][: self._settings.finalists // 2], *left]
         left = list(dict.fromkeys([*left, self._incumbent, self._default] if left else []))
         while left:
@@ -396,7 +401,9 @@ class Session:
         return decision
 
     def _proved(self, c: Candidate, expected: float) -> Result:
-        """The proof of a winner, repeated where its time is so far off that something must have disturbed it."""
+        """Returns the proof of a winner, repeated if its time is so far off that the measurement must have been
+        disturbed.
+        """
         results: list[Timing] = []
         for _ in range(PROOFS):
             result = self._measurer.prove(self.task, self._points.schedule(c), self.default)
@@ -409,7 +416,7 @@ class Session:
         return min(results, key=lambda r: r.seconds)
 
     def _samples(self, result: Result) -> list[float]:
-        """What is minimised, of every round; nothing where it failed."""
+        """Returns the minimised value of every round; an empty list for a failure."""
         if isinstance(result, Failure):
             return []
         return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
@@ -418,7 +425,7 @@ class Session:
         schedule = self._points.schedule(c)
         number = next((t.number for t in self._history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
-        # A store prefers what is verified: that must be the fastest, not the best by another objective.
+        # A store prefers verified records: these must be the fastest, not the best by another objective.
         self._keeper.add([self._record(trial, self._points.features([c])[0], verified=self._objective is None)])
         seconds = proved.seconds if self._objective is not None else decision.value(c)
         against = self._points.schedule(decision.incumbent), decision.value(decision.incumbent)

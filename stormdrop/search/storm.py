@@ -2,8 +2,8 @@
 
     seeds, random rows, the elite ─operators─▶ canonical, unseen, legal ─ranker─▶ pools ─▶ picks ─measured─▶ elite
 
-Thousands of rows are judged for each batch that is measured. No canonical point is proposed twice, and what failed has
-no offspring. The ranker may change between two calls of `ask`: pools are scored anew.
+Thousands of rows are judged for each batch that is measured. No canonical point is proposed twice, and failed points
+have no offspring. The ranker may change between two calls of `ask`: pools are scored anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ UNKNOWN = 1e9  # the prior of a sketch without any legal point
 class StormSettings:
     """Sizes and shares of a storm.
 
-    The defaults judge about 160 rows for each candidate; many more find what the ranker is wrong about.
+    The defaults judge about 160 rows for each candidate; many more rows would select points that the ranker
+    overestimates.
     """
 
     population: int = 4096
@@ -47,9 +48,9 @@ class StormSettings:
     elite: int = 64
     """So many of a sketch's fastest measured points have offspring."""
     elite_share: float = 0.4
-    """The share of parents that are of the elite; the others are the ranker's favourites."""
+    """The share of parents from the elite; the rest are the ranker's favourites."""
     pressure: float = 2.0
-    """How strongly parents are preferred by rank; 0 draws them evenly."""
+    """The strength of the preference for parents by rank; 0 draws them evenly."""
     floor: float = 0.15
     """The share of rows that goes evenly to all sketches that may still win."""
     turns: float = 0.15
@@ -71,7 +72,7 @@ class StormSettings:
     patience: int = 192
     """After so many candidates without a gain mutations grow stronger, and random candidates more."""
     attempts: int = 3
-    """How often a batch is evolved again, with stronger mutations, while too little is unseen."""
+    """The number of evolutions of a batch, with stronger mutations each time, while too few rows are unseen."""
     enumerable: int = 1 << 16
     """A sketch of no more combinations is listed as a whole when evolution finds too little in it."""
 
@@ -82,7 +83,7 @@ MOVE, RANDOM, SEED = (ORIGINS.index(name) for name in ("move", "random", "seed")
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the rows of one origin: made, new and legal, proposed, faster than everything before."""
+    """Counts of the rows of one origin: made, new and legal, proposed, faster than everything before."""
 
     made: int = 0
     kept: int = 0
@@ -104,7 +105,10 @@ class Storm:
         settings: StormSettings = StormSettings(),
         seeds: Sequence[Candidate] = (),
     ) -> None:
-        """`seeds`, best first, take a share of every batch until all were measured."""
+        """Creates a storm over `spaces`.
+
+        `seeds`, best first, take a share of every batch until all were measured.
+        """
         self._ranker, self._rng, self.settings = ranker, rng, settings
         self._all = [Population(k, s) for k, s in enumerate(spaces)]
         self._links = {
@@ -115,18 +119,18 @@ class Storm:
             if (link := evolve.linked(a.genome, b.genome)) is not None
         }
         self._asked: dict[Candidate, int] = {}  # with their origins
-        self._pending: dict[Candidate, None] = {}  # asked for and not told
+        self._pending: dict[Candidate, None] = {}  # proposed, without outcome
         self._batch = 0
         self._owed = self._owed_turns = 0.0  # fractions of candidates
         self._strength = 1.0
         self._best = np.inf
-        self._since = 0  # candidates told since the best was found
+        self._since = 0  # outcomes since the best
         self._favour = np.zeros(len(spaces))  # which sketches the ranker's picks were of
         self.statistics: dict[str, Tally] = {name: Tally() for name in ORIGINS}
         self._seeds = self._plant(seeds)
 
     def ask(self, n: int) -> Proposal:
-        """At most `n` candidates that were never asked for; fewer, or none, where nothing else is found."""
+        """Returns at most `n` candidates that were never proposed; fewer, or none, if no further points exist."""
         self._batch += 1
         self._seeds = [c for c in self._seeds if c not in self._asked]
         picks = self._spend([(c, SEED) for c in self._seeds[: ceil(n * self.settings.seed_share)]])
@@ -145,9 +149,9 @@ class Storm:
         return Proposal(tuple(picks))
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Learn values, also of candidates that were never asked for.
+        """Stores values, also of candidates that were never proposed.
 
-        What failed is not asked for again and has no offspring.
+        Failed candidates are not proposed again and have no offspring.
         """
         self._spend([(o.candidate, SEED) for o in outcomes], told=True)
         for outcome in outcomes:
@@ -168,7 +172,7 @@ class Storm:
     # ---- where it begins -------------------------------------------------------------------------------------------
 
     def _plant(self, seeds: Sequence[Candidate]) -> list[Candidate]:
-        """The seeds to measure, in order; the last ones, if their priors are far worse, only wait in their pools."""
+        """Returns the seeds to measure, in order; trailing seeds with far worse priors only wait in their pools."""
         priors: dict[Candidate, float] = {}
         for seed in seeds:
             population = self._all[seed.sketch]
@@ -183,9 +187,9 @@ class Storm:
         return list(priors)[: last + 1]
 
     def _promise(self) -> Floats:
-        """How likely each sketch seems to win: by the best it has shown, or its prior, and by hope; and a floor.
+        """Returns each sketch's promise: its best value so far (or its prior), a bonus for few trials, and a floor.
 
-        It sums to 1.
+        The promises sum to 1.
         """
         s = self.settings
         for p in self._all:
@@ -194,13 +198,13 @@ class Storm:
         priors = np.array([p.prior for p in self._all])
         values = np.array([p.best for p in self._all])
         measured = np.isfinite(values)
-        # A sketch never timed is as much worse than the best timed one as its prior is, and more with every failure.
+        # A sketch never timed counts as worse than the best timed sketch by the ratio of priors, and by every failure.
         worse = priors / (priors[np.argmin(values)] if measured.any() else priors.min())
         worse *= 1.0 + np.array([p.failed for p in self._all])
         worse[measured] = _ratio(values[measured], values.min())
         trials = np.array([p.trials for p in self._all])
         gap = np.log(worse) - log(s.hope) / np.sqrt(1.0 + trials)
-        gap -= max(0.0, gap.min())  # where all of them failed so far, the least bad one is as good as any
+        gap -= max(0.0, gap.min())  # if all sketches failed so far, the least bad sketch counts as good
         quality = np.where(gap > 0, np.exp(-gap / log(s.closeness)), 1.0 - gap / log(s.hope))
         hopeful = gap <= log(s.hope)
         return (1.0 - s.floor) * quality / quality.sum() + s.floor * hopeful / hopeful.sum()
@@ -213,7 +217,7 @@ class Storm:
         return [p for p in self._all if p.woken == self._batch and len(p.pool)]
 
     def _evolve(self, wanted: int, promise: Floats) -> None:
-        """Fill the pools: generations of children, and again with stronger mutations while too little of it is new."""
+        """Fills the pools with generations of children, with ever stronger mutations while too few children are new."""
         s = self.settings
         rows = int(np.clip(s.rows_per_pick * wanted, min(s.population, s.rows_per_sketch), s.population))
         made = kept = 0
@@ -239,7 +243,9 @@ class Storm:
         self._strength = min(MAX_STRENGTH, self._strength * 1.25) if stale else max(1.0, self._strength / 1.25)
 
     def _active(self, rows: int, promise: Floats) -> list[tuple[Population, int]]:
-        """The sketches that take part, with their numbers of rows, drawn by promise and by the ranker's favour."""
+        """Returns the sketches that take part with their numbers of rows, drawn by promise and by the ranker's
+        favour.
+        """
         slots = min(len(promise), max(1, rows // self.settings.rows_per_sketch))
         favour = self._favour / self._favour.sum() if slots > 1 and self._favour.any() else promise
         barren = np.array([p.barren for p in self._all])
@@ -253,7 +259,7 @@ class Storm:
         return [(self._all[k], max(self.settings.rows_per_sketch // 4, round(rows * x))) for k, x in zip(chosen, part)]
 
     def _wake(self, p: Population, m: int) -> None:
-        """Bring a sketch's pool up to date with the ranker, and random rows into it."""
+        """Rescores a sketch's pool with the current ranker, and adds random rows."""
         first = not p.woken
         if p.woken != self._batch:
             p.woken, p.fresh = self._batch, p.nothing
@@ -266,7 +272,7 @@ class Storm:
         p.fresh = p.fresh.joined(found, len(p.fresh) + len(found))
 
     def _breed(self, p: Population, m: int, strength: float) -> int:
-        """One generation of one sketch: how many children are new and legal."""
+        """Breeds one generation of one sketch; returns the number of new and legal children."""
         if not len(p.genome.live):
             return 0
         operators = self.settings.operators if self._donors(p) else replace(self.settings.operators, move=0.0)
@@ -278,7 +284,7 @@ class Storm:
         return len(self._admit(p, p.space.canonical(p.genome.values(rows)), origins, m))
 
     def _parents(self, p: Population, m: int) -> Rows:
-        """Rows drawn by rank, of the elite and of the ranker's favourites."""
+        """Returns rows drawn by rank, of the elite and of the ranker's favourites."""
         s, elite = self.settings, p.elite(self.settings.elite)
         if not len(elite) + len(p.pool):
             return p.genome.random(m, self._rng)
@@ -288,11 +294,11 @@ class Storm:
         return p.genome.places(np.concatenate(drawn))
 
     def _donors(self, p: Population) -> list[Population]:
-        """Sketches that share knobs with this one and have something to give."""
+        """Returns the sketches that share knobs with this sketch and have points to give."""
         return [d for d in self._all if (p.number, d.number) in self._links and len(d.values) + len(d.pool)]
 
     def _moved(self, p: Population, rows: Rows) -> Rows:
-        """Rows that take over what another sketch's best points have in common with them; the faster donate more."""
+        """Returns rows with the shared knobs of another sketch's best points; faster sketches donate more."""
         donors = self._donors(p)
         best = np.array([d.best for d in donors])
         weights = np.full(len(donors), 0.1)
@@ -309,7 +315,7 @@ class Storm:
     def _admit(
         self, p: Population, points: Points, origins: Codes | int, most: int, known_legal: bool = False
     ) -> CandidatePool:
-        """Canonical rows that are new and legal join the pool, of which the best `most` stay."""
+        """Adds new, legal, canonical rows to the pool, which keeps its best `most` rows."""
         codes = np.broadcast_to(np.asarray(origins, dtype=np.int8), len(points))
         hashes = p.hasher(points)
         new = evolve.unseen(hashes, p.asked, p.pool.hashes)
@@ -323,7 +329,7 @@ class Storm:
         return found
 
     def _list(self, p: Population) -> None:
-        """Every row that is left of a small sketch joins its pool."""
+        """Adds every remaining row of a small sketch to its pool."""
         if p.woken != self._batch:
             p.pool, p.fresh, p.woken = p.nothing, p.nothing, self._batch
         self._admit(p, p.space.canonical(p.genome.values(p.genome.everything())), RANDOM, self.settings.enumerable)
@@ -334,13 +340,13 @@ class Storm:
     # ---- what is proposed ------------------------------------------------------------------------------------------
 
     def _random(self, n: int) -> list[tuple[Candidate, int]]:
-        """Any of the rows that were drawn at random for this batch."""
+        """Returns random rows out of the rows drawn for this batch."""
         rows = self._drawn_rows()
         chosen = self._rng.permutation(len(rows))[: max(0, n)]
         return [(candidate(p.number, p.fresh.points[i]), RANDOM) for p, i in (rows[k] for k in chosen)]
 
     def _handfuls(self, n: int) -> list[tuple[Candidate, int]]:
-        """The best of each of `n` random handfuls of those rows: good ones from all over the space."""
+        """Returns the best of each of `n` random handfuls of those rows: good points from the whole space."""
         rows = self._drawn_rows()
         scores = np.array([p.fresh.scores[i] for p, i in rows])
         parts = np.array_split(self._rng.permutation(len(rows)), max(1, min(n, len(rows))))
@@ -351,7 +357,9 @@ class Storm:
         return [(p, i) for p in self._all if p.woken == self._batch for i in range(len(p.fresh))]
 
     def _ranked(self, n: int, promise: Floats) -> list[tuple[Candidate, int]]:
-        """The ranker's favourites, not all of them alike; some are drawn by sketch, lest it err on one for long."""
+        """Returns the ranker's favourites, limited in similarity; some are drawn by sketch, in case the ranker errs on
+        a sketch.
+        """
         awake = self._awake
         if n <= 0 or not awake:
             return []
@@ -382,7 +390,7 @@ class Storm:
         return picks
 
     def _spend(self, picks: Iterable[tuple[Candidate, int]], told: bool = False) -> list[Candidate]:
-        """Those that were never asked for, which now are; `told`: by somebody else."""
+        """Returns the candidates that were never proposed, and marks them as proposed; `told`: measured elsewhere."""
         new = {c: origin for c, origin in picks if c not in self._asked}
         for number in {c.sketch for c in new}:
             self._all[number].spend([c.point for c in new if c.sketch == number])
@@ -401,12 +409,12 @@ class Storm:
 
 
 def _ratio(values: Floats, best: float) -> Floats:
-    """How many times worse values are than the best: their ratio, or its like where an objective is negative."""
+    """Returns the ratio of values to the best value, or an equivalent that also holds for negative objectives."""
     return 1.0 + (values - best) / max(abs(best), 1e-12)
 
 
 def _stacked(populations: Sequence[Population], most: int) -> tuple[Points, CandidatePool, NDArray[np.int64]]:
-    """The best rows of all pools in one matrix, with scores and owners.
+    """Returns the best rows of all pools in one matrix, with scores and owners.
 
     Two leading columns hold the sketch's number, so that rows of two sketches are never near each other.
     """

@@ -1,4 +1,4 @@
-"""The strategies by name, and the one that is made of two: a storm, then droplets from its best points.
+"""The strategies by name, and the composite strategy: a storm, then droplets from its best points.
 
 A user's own strategy is a function from a `Context` to a `Strategy`.
 """
@@ -22,7 +22,7 @@ from stormdrop.search.strategy import Candidate, Outcome, Proposal, Ranker, Spac
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a strategy is made from.
+    """The arguments of a strategy factory.
 
     `seeds` begin with the best known start; `trials` and `seconds` are budgets, if any.
     """
@@ -37,7 +37,7 @@ class Context:
     """Seconds spent on this search so far."""
     settings: TuneSettings
     is_planned: bool = False
-    """Nobody asked for so many `trials`: whoever drives the search expects to spend them."""
+    """`trials` is an expectation of the calling loop, not a limit set by the user."""
     opening: int = 0
     """So many of the seeds, where other tasks gave some of them, are searched from before anything else."""
 
@@ -53,9 +53,9 @@ class EndingStorm:
     def __init__(self, context: Context, most: int) -> None:
         self._storm, self._settings, self._left = _endless_storm(context), context.settings, most
         self._best = inf
-        self._idle = 0  # of those that were told since the last gain
+        self._idle = 0  # outcomes since the last gain
         self.waiting = 0
-        """Candidates that are asked for and not told."""
+        """Proposed candidates without outcomes."""
 
     @property
     def goes_on(self) -> bool:
@@ -72,7 +72,7 @@ class EndingStorm:
         return proposal
 
     def tell(self, outcomes: Sequence[Outcome]) -> None:
-        self._idle += min(self.waiting, len(outcomes))  # what others measured says nothing of the storm
+        self._idle += min(self.waiting, len(outcomes))  # outcomes of other proposals do not count for the storm
         self.waiting = max(0, self.waiting - len(outcomes))
         self._storm.tell(outcomes)
         best = min((o.value for o in outcomes if o.value is not None), default=inf)
@@ -117,7 +117,7 @@ class StormThenDroplet:
         if self._storms() and (proposal := self._storm.ask(n)).candidates:
             return proposal
         if self._storm.waiting:
-            return Proposal(())  # the droplets' starts are among what is not told yet
+            return Proposal(())  # the droplets' starts are among the missing outcomes
         if self._droplet is None:
             c, settings = self._context, self._context.settings.droplet
             starts = best_of_each(self._values, self._brief, settings.starts)
@@ -138,7 +138,7 @@ class StormThenDroplet:
                 self._brief.add(outcome.candidate)
 
     def _storms(self) -> bool:
-        """The storm goes on: it has trials and seconds left, and has gained lately."""
+        """Returns whether the storm continues: it has trials and seconds left, and has gained lately."""
         settings, seconds = self._context.settings, self._context.seconds
         has_starts = bool(self._values)  # a droplet needs some, however late it is
         is_late = seconds is not None and has_starts and self._context.clock() > settings.storm_share * seconds
@@ -188,7 +188,7 @@ class SeedsThenDroplet:
 def best_of_each(
     values: Mapping[Candidate, float | None], brief: set[Candidate], most: int
 ) -> list[tuple[Candidate, float | None]]:
-    """The best point of each of the best few sketches, best first."""
+    """Returns the best point of each of the best few sketches, best first."""
     found: dict[int, tuple[Candidate, float]] = {}
     for one, value in values.items():
         if value is not None and one not in brief and (one.sketch not in found or value < found[one.sketch][1]):
@@ -206,7 +206,7 @@ def _endless_storm(context: Context) -> Storm:
 
 
 def _storm(context: Context) -> Strategy:
-    """As many trials as were asked for; without, a storm that ends."""
+    """Returns a storm for all trials of the user's limit; without a limit, a storm that ends."""
     if context.trials is not None and not context.is_planned:
         return _endless_storm(context)
     return EndingStorm(context, context.settings.storm_trials)
@@ -224,11 +224,11 @@ STRATEGIES: Mapping[str, StrategyFactory] = {
     "storm+droplet": StormThenDroplet,
 }
 REUSE_ONLY = "reuse"
-"""What a search is called that begins from other tasks' schedules and does not storm."""
+"""The name of a search that begins from other tasks' schedules and does not storm."""
 
 
 def named(search: str | StrategyFactory, reuse: Reuse | None = None) -> tuple[str, StrategyFactory]:
-    """A strategy of the table or of the user's, with its name; where only reuse is wanted, the one for that.
+    """Returns a strategy with its name: from the table, from the user, or for `reuse` alone the strategy for reuse.
 
     Raises UserError for a name that is not in the table.
     """

@@ -1,9 +1,9 @@
-"""What a strategy is: it proposes candidates and learns what became of them. It sees knob matrices, scores and seconds.
+"""The interface of a strategy: it proposes candidates and receives outcomes. It sees knob matrices, scores and seconds.
 
     loop ──ask(n)──▶ Proposal(candidates, rounds) ──measured──▶ Outcomes ──tell──▶ strategy
 
 `rounds` 0 measures every candidate once, alone. Otherwise all of them, measured before or not, are timed in turns so
-many times (A B C A B C …), which compares them fairly; it costs no trial where a candidate was measured before.
+many times (A B C A B C …), which compares them fairly; it costs no trial if a candidate was measured before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Space(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A canonical point of one of the sketches."""
+    """A canonical point of one sketch."""
 
     sketch: int
     point: tuple[int, ...]
@@ -43,7 +43,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to measure next. No candidates: the strategy has nothing left to propose."""
+    """The next candidates to measure. Without candidates, the strategy has nothing left to propose."""
 
     candidates: tuple[Candidate, ...]
     rounds: int = 0
@@ -51,10 +51,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate.
+    """The result of measuring a candidate.
 
-    `value` is what is minimised, seconds unless the user said otherwise, and None where it failed; `samples` are the
-    values of each round where candidates were timed in turns. `brief`: clearly slow, and measured only briefly.
+    `value` is minimised: seconds unless the user set an objective, and None for a failure. `samples` are the values of
+    each round if candidates were timed in turns. `brief`: clearly slow, and measured only briefly.
     """
 
     candidate: Candidate
@@ -64,16 +64,18 @@ class Outcome:
 
 
 class Strategy(Protocol):
-    """`ask` proposes at most `n` candidates; each proposal is told before the next is asked, unless it is eager."""
+    """A search strategy: `ask` proposes at most `n` candidates. The outcomes of each proposal precede the next `ask`,
+    unless the strategy is eager.
+    """
 
     @property
     def phase(self) -> str:
-        """What it does now, for people: storm, droplet, …"""
+        """The current phase, as displayed to people: storm, droplet, …"""
         ...
 
     @property
     def eager(self) -> bool:
-        """It may be asked now, before the last proposal is told: it searches while the loop builds."""
+        """`ask` may be called before the outcomes of the last proposal: the strategy searches while the loop builds."""
         ...
 
     def ask(self, n: int) -> Proposal: ...

@@ -1,4 +1,4 @@
-"""What the sessions of one tuning run share."""
+"""The measurer, stores and settings that the sessions of one tuning run share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 
 Objective = Callable[[Result], float]
-"""What is minimised: the seconds of the fastest run, unless the user says otherwise.
+"""The function that is minimised: the seconds of the fastest run, unless the user gives another.
 
-What is not finite counts as a failure.
+A value that is not finite counts as a failure.
 """
 
 
 class Measures(Protocol):
-    """What a session needs of a measurer: `Measurer` in `stormdrop.measure` measures, `AnsweringMeasurer` looks up."""
+    """The measurer of a session: `Measurer` in `stormdrop.measure` measures, `AnsweringMeasurer` looks up."""
 
     def measure(
         self,
@@ -41,8 +41,8 @@ class Measures(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What every record of a session says of where it came from."""
+class RecordOrigin:
+    """The provenance in every record of a session."""
 
     strategy: str
     seed: int
@@ -52,12 +52,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the sessions of one tuning run share."""
+    """The measurer, stores and settings that the sessions of one tuning run share."""
 
     target: Target
     measurer: Measures
     factory: StrategyFactory
-    origin: Origin
+    origin: RecordOrigin
     cost: CostModel
     keeper: Keeper = field(default_factory=Keeper)
     objective: Objective | None = None
@@ -71,5 +71,5 @@ class Tools:
 
     @property
     def timing_store(self) -> Store | None:
-        """The store, where what is minimised is time: it has times, not values of objectives."""
+        """The store, if time is minimised; None with an objective, because the store holds times only."""
         return self.store if self.objective is None else None

@@ -2,8 +2,9 @@
 
     tuned = tune(task, trials=300)
 
-Stops on trials, on seconds, when the strategy has nothing left to propose, when a further gain is unlikely, or on
-Ctrl-C: the first ends the search with what is known, a second one aborts. Everything measured is in the store by then.
+Tuning stops on trials, on seconds, when the strategy has nothing left to propose, or when a further gain is unlikely.
+The first Ctrl-C ends the search with its results so far, a second one aborts. Everything measured is in the store by
+then.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from dataclasses import replace
 from math import ceil, inf
 from types import FrameType
 
-from stormdrop.codegen.llvm import llvm_version
 from stormdrop.cost.model import CostModel
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.reservoir.record import Versions
+from stormdrop.reservoir.record import versions
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
 from stormdrop.search.events import Listener, TaskStarted, Tuned, Warned, ignore
@@ -31,13 +31,12 @@ from stormdrop.search.reuse import absent_donors, reuse_of
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import REUSE_ONLY, StrategyFactory, named
-from stormdrop.search.tools import Measures, Objective, Origin, Tools
+from stormdrop.search.tools import Measures, Objective, RecordOrigin, Tools
 from stormdrop.space.judge import judge_of
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
-from stormdrop.version import __version__
 
 DEFAULT_SEARCH = "storm+droplet"
 SMALLEST_BATCH = 4
@@ -64,22 +63,21 @@ def tune(
     reuse: str = "seed",
     donors: Sequence[str] | None = None,
 ) -> Tuned:
-    """Search for the fastest schedule of a task, or for that of the smallest `objective`.
+    """Searches for the fastest schedule of a task, or for the schedule with the smallest `objective`.
 
-    `cold` says whether constants are in the caches when a kernel begins, by default as the target has it. Without
-    `trials` or `seconds` a storm that lasts while it gains, for 300 trials at most, is followed by droplets until they
-    find no more. `start` is a
-    schedule to begin from, `spaces` are the sketches to search, by default all that `rules` derive; whoever gives a
-    measurer gives one that knows these rules.
+    `cold` sets whether constants are in the caches when a kernel begins, by default the target's setting. Without
+    `trials` or `seconds`, a storm lasts while it gains, for 300 trials at most; droplets follow until they gain no
+    more. `start` is a schedule to begin from. `spaces` are the sketches to search, by default all sketches that `rules`
+    derive. A given `measurer` must use the same rules.
 
-    `reuse`: with "seed" the search begins from what the store has for related tasks too, with "only" a short descent
-    from the best of that is all, with "off" it knows of no other task; `donors` names the models whose schedules may be
-    reused, by default all.
+    `reuse` selects the use of other tasks' schedules (schedule transfer). With "seed" the search also begins from the
+    store's schedules of related tasks. With "only" it is a short descent from the best of these. With "off" no other
+    task is used. `donors` names the models whose schedules may be reused, by default all.
 
-    The store keeps what was timed, never the value of an objective, and nothing of an objective's winner but its time:
-    `build(task, schedule=tuned.best)` computes with the winner.
+    The store keeps times, never the value of an objective, and for an objective's winner only its time: `build(task,
+    schedule=tuned.best)` computes with the winner.
 
-    Raises UserError for a wrong budget, strategy, rule or start, and for donors the store has none of; RunError if
+    Raises UserError for a wrong budget, strategy, rule or start, and for donors absent from the store; RunError if
     nothing could be timed.
     """
     check_budget(trials, seconds)
@@ -91,7 +89,7 @@ def tune(
     if trials is None and seconds is None and name not in ENDING:
         trials = settings.storm_trials
         settings = replace(settings, patience=settings.patience or settings.storm_patience)
-    origin = Origin(name, seed, versions(target))
+    origin = RecordOrigin(name, seed, versions(target))
     own = Measurer(target, MeasureSettings(seed=seed), rules=rules) if measurer is None else nullcontext(measurer)
     with own as measurer:
         if isinstance(measurer, Measurer):
@@ -119,7 +117,7 @@ def check_budget(trials: int | None, seconds: float | None) -> None:
 
 
 def _spend(session: Session, trials: int | None, seconds: float | None, settings: TuneSettings, stop: Stop) -> str:
-    """Advance a session until something ends it; says what."""
+    """Advances a session until the search ends; returns the reason."""
     while True:
         if stop.count:
             return "interrupted"
@@ -140,30 +138,27 @@ def _spend(session: Session, trials: int | None, seconds: float | None, settings
 
 
 def cost_model(target: Target, store: Store | None, settings: TuneSettings) -> CostModel:
-    """A cost model that knows what the store knows of this target."""
+    """Returns a cost model trained with the store's rows of this target."""
     cost = CostModel(judge_of(target).features, settings.cost)
     if store is not None:
         rows = store.training(target, settings.training_rows)
         cost.add_rows(rows.features, rows.seconds, rows.group, rows.names)
-        cost.refresh()  # donors are ranked before anything is asked of a strategy
+        cost.refresh()  # donors are ranked before a strategy proposes candidates
     return cost
 
 
-def versions(target: Target) -> Versions:
-    return Versions(__version__, llvm_version(), judge_of(target).features.version)
-
-
 class Stop:
-    """How often the user asked to stop."""
+    """The number of the user's requests to stop."""
 
     count = 0
 
 
 @contextmanager
 def interruptible() -> Generator[Stop]:
-    """The first Ctrl-C asks the loop to stop after its batch, the second raises KeyboardInterrupt as usual.
+    """Makes the first Ctrl-C stop the loop after its batch; the second raises KeyboardInterrupt as usual.
 
-    Only the main thread may do so; elsewhere nothing changes. The handler tells nothing: a listener may be at work.
+    This holds in the main thread only; in other threads nothing changes. The handler emits no event, because a listener
+    may be at work.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

@@ -1,11 +1,12 @@
-"""Tune whole models: every task is measured a little, then rounds go where a second of search is expected to gain most.
+"""Tune whole models: every task is measured a little, then rounds go to the tasks with the most expected gain per
+second.
 
     (tuned,) = tune_models([tasks_of(load("resnet50.onnx"))], seconds=300, store=Store.open())
-    model = build_model(parts, target, tuned.schedules)
+    model = compile(graph, target=target, schedules=tuned.schedules)
 
 Models that are tuned together share the tasks they have in common, one cost model and one store. A budget of seconds
-covers everything, the proofs of the winners included: time for those is set aside as winners appear. Everything
-measured is in the store at once, so that a broken-off run is continued by the next.
+covers everything, including the proofs of the winners: time for proofs is set aside as winners appear. Everything
+measured is in the store at once, so that the next run continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.reservoir.record import versions
 from stormdrop.reservoir.store import Store
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.host import detect
@@ -30,7 +32,7 @@ from stormdrop.search.budget import TRIALS_PER_SECOND, SearchBudget
 from stormdrop.search.divide import Divide, Gradient, Standing
 from stormdrop.search.events import Event, Measured, Warned, ignore
 from stormdrop.search.expect import expected_gains
-from stormdrop.search.goal import Goal, LatencyTargets, TotalLatency
+from stormdrop.search.goal import Goal, LatencyTargets, TotalLatency, check_goal
 from stormdrop.search.keeping import Keeper
 from stormdrop.search.model_events import (
     ModelEnded,
@@ -45,8 +47,8 @@ from stormdrop.search.reuse import Source, absent_donors, related, reuse_of
 from stormdrop.search.session import Session
 from stormdrop.search.settings import TuneSettings
 from stormdrop.search.strategies import StrategyFactory, named
-from stormdrop.search.tools import Measures, Objective, Origin, Tools
-from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible, versions
+from stormdrop.search.tools import Measures, Objective, RecordOrigin, Tools
+from stormdrop.search.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible
 from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
@@ -54,25 +56,26 @@ from stormdrop.target.machine import Target
 MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, known=3, patience=256, gain=0.01)
 """Smaller rounds and shorter finals than for one operator: there are many tasks. A task ends after 16 idle rounds."""
 AHEAD_SECONDS = 60.0
-"""How far ahead gains are expected."""
+"""The horizon of expected gains."""
 ENOUGH = 0.005
 """Without a budget, search ends when that time is expected to gain less than this share of the goal."""
 FIRST = 6
 """Candidates of every task before any gets more: the default and the prior's favourites of other sketches."""
 FIRST_SHARE = 0.4
-"""Of a budget of seconds, after which those that are left are measured with their default only."""
+"""The share of a budget of seconds after which the remaining tasks are measured with their default only."""
 LEAST_TRIALS = 24
-"""What a task's storm and droplets can count on."""
+"""The least number of trials that a task's storm and droplets plan with."""
 FINAL_TRIALS = 9
 FINAL_ROUNDS = 10
-"""To time a task's finalists in turns and to prove the winner takes as long as so many trials, and so many turns of
-each finalist, about."""
+"""The approximate cost of timing a task's finalists in turns and proving the winner: so many trials, and so many turns
+of each finalist.
+"""
 TURN_OVERHEAD = 2.0
 """A turn lasts so much longer than its runs: between two of them the caches are brought into the model's state."""
 FINAL_SHARE = 0.4
-"""Of a budget of seconds, at most, is set aside for that."""
+"""The largest share of a budget of seconds that is set aside for proofs."""
 PATIENCE_SECONDS = 10.0
-"""What proofs may take after Ctrl-C."""
+"""The longest time of proofs after Ctrl-C."""
 SIBLING_GAIN = 0.02
 """A leader is suggested to related tasks once it is so much better than when it was suggested before."""
 MOST_SIBLINGS = 3
@@ -102,26 +105,26 @@ def tune_models(
     decided: list[Verdict] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[TunedModel, ...]:
-    """Search for the fastest schedules of the models' tasks, until so many trials or seconds in all are spent.
+    """Searches for the fastest schedules of the models' tasks, until a total of `trials` or `seconds` is spent.
 
-    Without either, until another minute is expected to gain less than 0.5 % of the `goal`, which is the total latency
-    unless another is given. `cold` None: kernels are timed with weights out of cache where the model's do not fit the
-    L3. The first Ctrl-C ends the search and proves what has gained, a second one aborts.
+    Without either limit, the search ends when another minute is expected to gain less than 0.5 % of the `goal`. The
+    default goal is the total latency. With `cold` None, kernels are timed with weights out of cache if the model's
+    weights do not fit the L3. The first Ctrl-C ends the search and proves the schedules that gained, a second one
+    aborts.
 
-    With an `objective` the winner of a task is what makes that smallest. Tasks are still given trials by their seconds,
-    and the store keeps times only: `compile(model, schedules=tuned.schedules)` takes the winners. `rules` are those
-    that derive sketches; whoever gives a measurer gives one that knows them. `reuse` and `donors` are those of `tune`;
-    unless reuse is off, tasks of the models also begin from each other's leaders. With `decided` verdicts go there and
-    not into the store: `accept` in `stormdrop.driver.in_model` keeps them once the model was timed.
+    With an `objective`, the winner of a task has the smallest value of it. Tasks are still given trials by their
+    seconds, and the store keeps times only: `compile(model, schedules=tuned.schedules)` uses the winners. `rules`
+    derive the sketches; a given `measurer` must use the same rules. `reuse` and `donors` mean the same as in `tune`;
+    unless reuse is off, tasks of the models also begin from each other's leaders. With `decided`, verdicts go to this
+    list and not into the store: `accept` in `stormdrop.driver.in_model` keeps them once the model was timed.
 
-    Raises UserError for a wrong budget, goal, strategy or rule, and for donors of which the store has none; RunError if
-    no task could be timed.
+    Raises UserError for a wrong budget, goal, strategy or rule, and for donors absent from the store; RunError if no
+    task could be timed.
     """
     check_budget(trials, seconds)
     if not models:
         raise UserError("there is no model to tune")
-    if isinstance(goal, LatencyTargets) and len(goal.targets) != len(models):
-        raise UserError(f"latency targets given: {len(goal.targets)}, models: {len(models)}; give one for each")
+    check_goal(goal, len(models))
     began = clock()
     reused = reuse_of(reuse, donors)
     if warning := absent_donors(reused.wanted, store):
@@ -133,9 +136,7 @@ def tune_models(
     divide = divide or Gradient(np.random.default_rng(seed))
     with ExitStack() as stack:
         # Whoever compiles a model estimates at the same temperature: both choose the same defaults.
-        targets = [
-            target.with_cold_weights(m.constant_bytes > target.l3_bytes if cold is None else cold) for m in models
-        ]
+        targets = [target.with_weights(m.constant_bytes).with_cold_weights(cold) for m in models]
         measurers: dict[Target, Measures] = dict.fromkeys(targets, measurer) if measurer is not None else {}
         for own in dict.fromkeys(targets if measurer is None else ()):
             around = [m.surroundings for m, t in zip(models, targets) if t == own]
@@ -149,7 +150,7 @@ def tune_models(
                 own,
                 measurers[own],
                 factory,
-                Origin(name, seed, versions(own), model.graph.name),
+                RecordOrigin(name, seed, versions(own), model.graph.name),
                 cost,
                 keeper,
                 objective,
@@ -165,7 +166,7 @@ def tune_models(
 
 
 class _Search:
-    """The loop over all tasks of some models; `tools` are those of each model."""
+    """The loop over all tasks of some models; `tools` has an entry for each model."""
 
     def __init__(
         self,
@@ -195,8 +196,8 @@ class _Search:
         }
         self._all = list(self._by_key.values())
         self._small = negligible(self._all)
-        self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value when the first was told of it
-        self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # what trials took so far, after a guess
+        self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value at its last use for the first
+        self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # the cost of trials so far, after a guess
         self._expected: float | None = None
 
     def run(self) -> tuple[TunedModel, ...]:
@@ -228,7 +229,9 @@ class _Search:
         tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
         found = tasks, self._budget.elapsed, stopped, self._expected
         origin, not_kept = tools.origin, tools.keeper.failure
-        return TunedModel(origin.model, tools.target, origin.strategy, origin.seed, *found, not_kept=not_kept)
+        shapes = {v.name: v.shape for v in model.graph.inputs}
+        about = origin.model, tools.target, origin.strategy, origin.seed
+        return TunedModel(*about, *found, not_kept=not_kept, shapes=shapes)
 
     def _moved(self, task: ModelTask, event: Event | None) -> None:
         if isinstance(event, Measured):
@@ -240,7 +243,7 @@ class _Search:
     # ---- searching -------------------------------------------------------------------------------------------------
 
     def _over(self) -> str:
-        """Why the search must end now, if it must."""
+        """Returns the reason to end the search now; empty if there is none."""
         if self._stop.count:
             return "interrupted"
         if self._budget.trials_left < 1:
@@ -249,7 +252,7 @@ class _Search:
 
     @property
     def _time_left(self) -> float:
-        """Seconds until the proofs of what leads now must begin."""
+        """The seconds until the proofs of the current leaders must begin."""
         total = self._budget.seconds
         if total is None:
             return inf
@@ -257,7 +260,9 @@ class _Search:
         return self._budget.seconds_left - min(aside, FINAL_SHARE * total)
 
     def _begin(self) -> str:
-        """Measure a few candidates of every task, those first that seem to take longest; says why if it must end."""
+        """Measures a few candidates of every task, the longest estimated total first; returns the reason if the search
+        must end.
+        """
         expected = self._budget.expected_trials
         most = int(min(FIRST, max(1, expected / (3 * max(1, len(self._all))))))
         whole = sum(t.total for t in self._all) or 1.0
@@ -281,12 +286,12 @@ class _Search:
         return ""
 
     def _is_late(self, done: int) -> bool:
-        """With so many tasks done, the first round of all of them would take too much of the seconds."""
+        """Returns whether, with `done` tasks done, the first round of all tasks would take too much of the seconds."""
         seconds = self._budget.seconds
         return seconds is not None and self._budget.elapsed > FIRST_SHARE * seconds * (done + 1) / len(self._all)
 
     def _go_on(self) -> str:
-        """Rounds for whom the division chooses, until something ends it; says what."""
+        """Runs rounds for the tasks that the division chooses, until the search must end; returns the reason."""
         while True:
             standings = self._standings()
             left = self._expect(standings)
@@ -308,9 +313,11 @@ class _Search:
                 self._pass_on([t for t in self._all if t.is_over])
 
     def _pass_on(self, tasks: Sequence[ModelTask]) -> bool:
-        """A round of one candidate, what the leaders of related tasks suggest, for each of some tasks that the division
-        would give no other round. A task whose search has ended is open again if that is its leader now. Returns
-        whether there was such a round; every leader is suggested once.
+        """Measures the leaders of related tasks in a round of one candidate, for tasks without further rounds by the
+        division.
+
+        A task with an ended search is open again if the new candidate becomes its leader. Every leader is suggested
+        once. Returns whether there was such a round.
         """
         was_any = False
         for task in tasks:
@@ -329,7 +336,7 @@ class _Search:
         return patience is not None and task.session is not None and task.session.idle_trials >= patience
 
     def _latencies(self) -> list[float]:
-        """Of every model, as far as its tasks could be timed."""
+        """Returns the latency of every model, summed over the tasks that could be timed."""
         timed = [t for t in self._all if t.best is not None]
         return [sum(t.counts[k] * t.best.seconds for t in timed if t.best) for k in range(len(self._models))]
 
@@ -344,9 +351,10 @@ class _Search:
         ]
 
     def _expect(self, standings: Sequence[Standing]) -> float:
-        """Work out what another minute is expected to gain; returns its share of the goal.
+        """Computes the expected gain of another minute; returns its share of the goal.
 
-        What is told where the goal is latency targets are shares of the latency: shares of a small excess are large.
+        If the goal is latency targets, the published shares are shares of the latency: shares of a small excess are
+        large.
         """
         latencies, gains = self._latencies(), expected_gains(standings, AHEAD_SECONDS)
         value = self._goal.value(latencies)
@@ -359,7 +367,7 @@ class _Search:
         return sum(gains) / value if value else 0.0
 
     def _open(self, task: ModelTask, expected: int | None) -> bool:
-        """Begin a task's session."""
+        """Begins a task's session."""
         started = self._budget.clock()
         if isinstance(task.tools.measurer, Measurer):
             task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
@@ -384,7 +392,7 @@ class _Search:
         return True
 
     def _siblings(self, task: ModelTask) -> list[Source]:
-        """The leaders of related tasks that have gained since this task was last told of them; the nearest few."""
+        """Returns the leaders of related tasks that have gained since this task last received them; the nearest few."""
         if task.tools.reuse.mode == "off":
             return []
         leaders = {
@@ -403,7 +411,9 @@ class _Search:
         return found
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
-        """One round of at most `most` candidates, as the budget permits; False where the strategy has nothing left."""
+        """Runs one round of at most `most` candidates, as the budget permits; returns False if the strategy has nothing
+        left.
+        """
         assert task.session is not None
         n = int(min(most, max(1, self._budget.trials_left)))
         if task.trials and self._time_left < inf:
@@ -421,7 +431,7 @@ class _Search:
         return went_on
 
     def _final_seconds(self, task: ModelTask) -> float:
-        """About what the proof of a task's winner takes, as busy as the machine is."""
+        """Returns an estimate of the seconds for the proof of a task's winner, with the machine as busy as now."""
         how = MeasureSettings()
         runs_seconds = min(how.turn_runs * (task.best.seconds if task.best else 0.0), how.longest_turn_seconds)
         turn_seconds = TURN_OVERHEAD * max(how.turn_seconds, runs_seconds)
@@ -435,7 +445,7 @@ class _Search:
         task.move("failed")
 
     def _fill_in(self) -> None:
-        """Tasks whose turn never came are as the store knows them."""
+        """Fills in tasks that were never measured from the store."""
         left = [t for t in self._all if t.best is None and t.phase != "failed"]
         unknown = [t for t in left if not t.take_stored()]
         for task in left:
@@ -447,14 +457,15 @@ class _Search:
     # ---- proving ---------------------------------------------------------------------------------------------------
 
     def _winners(self) -> list[ModelTask]:
-        """Those whose leaders are to be proved, the greatest gain first."""
+        """Returns the tasks with leaders that need a proof, the greatest gain first."""
         found = [t for t in self._all if t.needs_proof(self._settings.gain)]
         return sorted(found, key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
-        """As far as time permits: the best few of every task that gained challenge its incumbent; who wins is proved.
+        """Proves the leaders of the tasks that gained, as far as time permits.
 
-        Where nothing seems faster, the incumbent stays.
+        For every such task, the best few candidates challenge the incumbent, and the winner is proved. If nothing seems
+        faster, the incumbent stays.
         """
         winners = self._winners()
         if winners:

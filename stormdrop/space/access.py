@@ -19,13 +19,13 @@ LONG_OPERATIONS = frozenset({"pow", "fmod"})
 
 @memoised()
 def axes_of(e: Expr) -> frozenset[Axis]:
-    """The axes an expression mentions."""
+    """Returns the axes an expression mentions."""
     return frozenset(n for n in walk(e) if isinstance(n, Axis))
 
 
 @memoised(4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
-    """The distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
+    """Returns the distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()
 
@@ -48,31 +48,31 @@ def _is_border(e: Expr) -> bool:
 
 
 def operand_load(operand: Expr) -> Load:
-    """The load inside an operand."""
+    """Returns the load inside an operand."""
     load = operand.a if isinstance(operand, Select) else operand
     assert isinstance(load, Load)
     return load
 
 
 def indexes_last(indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """Whether the axis is in the last index only, and linear there (any stride). Shapes do not matter."""
+    """Returns whether only the last index contains the axis, linearly (any stride). Shapes do not matter."""
     if [d for d, i in enumerate(indices) if axis in axes_of(i)] != [len(indices) - 1]:
         return False
     return all(atom is axis or axis not in axes_of(atom) for atom, _ in affine(indices[-1]).terms)
 
 
 def without_ones(shape: Sequence[int], indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The indices of the dimensions of extent > 1: those that affect the address."""
+    """Returns the indices of the dimensions of extent > 1. Only these indices affect the address."""
     return tuple(i for i, n in zip(indices, shape) if n != 1)
 
 
 def is_linear(indices: tuple[Expr, ...]) -> bool:
-    """Whether every index is affine in the axes: no quotient, remainder or select."""
+    """Returns whether every index is affine in the axes: no quotient, remainder or select."""
     return all(isinstance(atom, Axis) for i in indices for atom, _ in affine(i).terms)
 
 
 def has_reuse(stage: Stage) -> bool:
-    """Data reuse, as Ansor detects it: a reduction with an operand that is invariant in some spatial axis."""
+    """Returns whether the stage reuses data (Ansor): a reduction with an operand invariant in some spatial axis."""
     if not stage.is_reduction:
         return False
     return any(set(stage.axes) - axes_of(op) for op in operands(stage.body)) and bool(stage.axes)
@@ -80,7 +80,7 @@ def has_reuse(stage: Stage) -> bool:
 
 @memoised()
 def transposing_axis(stage: Stage) -> Axis | None:
-    """The axis along which an elementwise stage reads contiguously, if that is not its vector axis.
+    """Returns the axis along which an elementwise stage reads contiguously, unless that axis is its vector axis.
 
     Such a stage is a register-blocked transpose: loads a lanes x lanes tile and shuffles it.
     """
@@ -95,7 +95,10 @@ def transposing_axis(stage: Stage) -> Axis | None:
 
 
 def choosing_axes(e: Expr) -> frozenset[Axis]:
-    """The axes compared with constants (`axis == k`): they select the entries of a constant matrix, as Winograd's."""
+    """Returns the axes compared with constants (`axis == k`).
+
+    Such axes select entries of a constant matrix, e.g. Winograd's.
+    """
     return frozenset(
         n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
     )
@@ -103,14 +106,14 @@ def choosing_axes(e: Expr) -> frozenset[Axis]:
 
 @memoised()
 def index_conditions(e: Expr) -> tuple[Expr, ...]:
-    """The conditions on indices in an expression that hold at some positions only."""
+    """Returns the conditions on indices in an expression that hold at some positions only."""
     selects = [n.condition for n in walk(e) if isinstance(n, Select) and index_condition(n.condition)]
     return tuple(c for condition in selects for c in conjuncts(condition) if decide(c, lambda _: None) is None)
 
 
 @memoised()
 def settled(e: Expr) -> Expr:
-    """The expression without the index conditions that hold at every position: those of a split without remainder."""
+    """Returns the expression without index conditions that always hold, e.g. after a split without remainder."""
 
     def visit(n: Expr) -> Expr | None:
         if not isinstance(n, Select) or not index_condition(n.condition):
@@ -127,16 +130,16 @@ def is_expensive(e: Expr) -> bool:
 
 
 def converts(e: Expr) -> bool:
-    """Whether an expression widens elements of 8 or 16 bits: dear in an inner loop, where each is read many times."""
+    """Returns whether an expression widens elements of 8 or 16 bits: expensive in an inner loop with many reads."""
     return any(isinstance(n, Cast) and isinstance(n.a, Load) and n.a.dtype in NARROW for n in walk(e))
 
 
 def invert(
     indices: tuple[Expr, ...], own: tuple[Axis, ...], reader: tuple[Axis, ...]
 ) -> tuple[dict[Axis, Expr], Expr] | None:
-    """Invert an access: the reader's axes in terms of the producer's, and the condition under which they are in range.
+    """Inverts an access: the reader's axes in terms of the producer's, and the condition under which they are in range.
 
-    None where the access is not one-to-one.
+    Returns None if the access is not one-to-one.
 
         C[i, j]             ->  i = a0, j = a1
         C[h // 2, h % 2]    ->  h = a0*2 + a1
@@ -178,7 +181,7 @@ def invert(
 
 
 def walks(tensor: Tensor, indices: tuple[Expr, ...], axis: Axis) -> bool:
-    """`indexes_last` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
+    """Returns `indexes_last` at this shape: dimensions of extent 1 are ignored. A constant stride is allowed."""
     return indexes_last(without_ones(tensor.shape, indices), axis)
 
 
@@ -189,7 +192,7 @@ def has_load(e: Expr) -> bool:
 
 @memoised(4096)
 def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
-    """For each operand and each load in `value`: the index conditions under which it is read, once per occurrence."""
+    """Returns, for each operand and each load in `value`, the index conditions of its reads, once per occurrence."""
     found: dict[Expr, dict[tuple[Expr, ...], None]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
 

@@ -1,7 +1,7 @@
 """Vectorised queries over the points of one structure on one target.
 
 The judge's formulas are traced once, with symbolic columns for the knobs; the trace is then evaluated on matrices of
-points. Tracing is lazy: each query traces only what it needs.
+points. Tracing is lazy: each query traces only the formulas that it needs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Appraisal:
     """Answers queries on one structure; `names` are its knobs, in the order of the columns of a matrix of points."""
 
     def __init__(self, structure: Structure, target: Target, names: Sequence[str], fixed: Mapping[str, int]) -> None:
-        """`fixed`: knobs whose values are built into the structure (`parts`)."""
+        """`fixed` holds the knobs with values that are part of the structure (`parts`)."""
         self.names, self.fixed = names, fixed
         self._tape, columns = traced(names)
         self.assessment = judge_of(target).assess(structure, columns)
         self._programs: dict[Query, ColumnProgram] = {}
 
     def ask(self, query: Query, points: Points) -> NDArray[np.float64]:
-        """A row for every value of the query, a column for every point."""
+        """Returns a row for every value of the query, a column for every point."""
         if query not in self._programs:
             self._programs[query] = self._tape.program(query(self))
         program = self._programs[query]
@@ -61,7 +61,7 @@ Query = Callable[[Appraisal], Sequence[Num]]
 
 
 def canonical(a: Appraisal) -> Sequence[Num]:
-    """Every knob as its clamped value."""
+    """Returns every knob as its clamped value."""
     clamped: dict[str, Num] = dict(a.fixed)  # "": sizes without a knob
     for t in a.assessment.tilings.values():
         clamped |= {cut.knob: t.trips[cut.loop] for _, levels in cuts(t.stage) for cut in levels}
@@ -78,7 +78,7 @@ def legal(a: Appraisal) -> Sequence[Num]:
 
 
 def excess(a: Appraisal) -> Sequence[Num]:
-    """The sum of demands in excess of 1; 0 where a point is legal."""
+    """Returns the sum of demands in excess of 1; 0 if the point is legal."""
     total: Any = 0.0
     for demand in a.assessment.demands:
         total = total + maximum(0.0, demand - 1.0)
@@ -90,7 +90,7 @@ def prior(a: Appraisal) -> Sequence[Num]:
 
 
 def prior_if_legal(a: Appraisal) -> Sequence[Num]:
-    """The prior where a point is legal, else infinity."""
+    """Returns the prior of a legal point, and infinity for an illegal point."""
     return [where(within(a.assessment.demands), a.assessment.prior, float("inf"))]
 
 

@@ -43,7 +43,10 @@ VECTOR_BYTES = 16  # of the widest access of a thread
 
 @dataclass(frozen=True, eq=False)
 class BlockCost:
-    """One stage, executed by the threads of one block. `shared`: the tensors that lie in the block's shared memory."""
+    """The cost of one stage, executed by the threads of one block.
+
+    `shared` holds the tensors in the block's shared memory.
+    """
 
     tiling: Tiling
     executions: Num  # of the nest, in one block
@@ -60,7 +63,7 @@ class BlockCost:
     # ---- sizes -------------------------------------------------------------------------------------------------------
 
     def count(self, axis: Axis) -> Num:
-        """Rows, or vectors, of a thread's register tile along a spatial axis."""
+        """Returns the number of rows, or vectors, of a thread's register tile along a spatial axis."""
         t = self.tiling
         return t.trips[LoopLevel(axis, nest_of(self.stage).register)] * t.virtual_threads(axis)
 
@@ -87,7 +90,7 @@ class BlockCost:
 
     @cached_property
     def reduce_blocks(self) -> Num:
-        """Reduce blocks of one tile, between which operands are staged; 1 where the reduction is not blocked."""
+        """Reduce blocks of one tile, between which operands are staged; 1 if the reduction is not blocked."""
         if not self.stage.is_reduction or nest_of(self.stage).reduces_across_threads:
             return 1
         return prod_of([self.tiling.outer_reduce_trips(a) for a in self.stage.reduce_axes])
@@ -119,7 +122,7 @@ class BlockCost:
 
     @cached_property
     def loads(self) -> list[tuple[Operand, Num, Num]]:
-        """Of every operand: load instructions of one step, and bytes of each."""
+        """The operands, each with the number of its load instructions in one step and the bytes of one such load."""
         stage, t = self.stage, self.tiling
         found: list[tuple[Operand, Num, Num]] = []
         for o in self.operands[:-1]:
@@ -137,8 +140,8 @@ class BlockCost:
         return found
 
     def _together(self, o: Operand) -> Num:
-        """Elements of shared memory that one load takes: neighbours along the unrolled reduce axis, or along the rows
-        of a thread's tile.
+        """Returns elements of shared memory per load: neighbours along the unrolled reduce axis, or in a thread's
+        rows.
         """
         most, copy = VECTOR_BYTES // o.itemsize, self.copies.get(o.tensor)
         ends_in_unrolled = bool(o.dims) and any(a is self.stage.reduce_axes[-1] and c == 1 for a, c in o.dims[0].terms)
@@ -148,12 +151,12 @@ class BlockCost:
         return where(copy.layout, _divisor(self._rows(self._row_axis(copy.stage)), most), along_steps)
 
     def _row_axis(self, copy: Stage) -> Axis:
-        """The innermost axis of a staged operand that is spatial in this stage."""
+        """Returns the innermost axis of a staged operand that is spatial in this stage."""
         spatial, _ = split_axes(copy)
         return self.stage.axis(copy.axis_id(spatial[-1]))
 
     def _rows(self, axis: Axis) -> Num:
-        """Neighbouring rows of a thread's tile."""
+        """Returns the number of neighbouring rows of a thread's tile."""
         return self.tiling.trips[LoopLevel(axis, nest_of(self.stage).register)]
 
     @cached_property
@@ -169,12 +172,15 @@ class BlockCost:
 
     @cached_property
     def matrix_products(self) -> Num:
-        """Multiply-adds of matrix instructions, of one block, in those of bf16."""
+        """Multiply-adds of the matrix instructions of one block, in bf16 multiply-adds."""
         return 0.0
 
     @cached_property
     def waiting_cycles(self) -> Num:
-        """Cycles in which matrix instructions wait for all warps of a block, beside what other warps hide."""
+        """Cycles in which matrix instructions wait for all warps of a block.
+
+        Cycles that other warps hide do not count.
+        """
         return 0.0
 
     @property
@@ -200,21 +206,19 @@ class BlockCost:
 
     @property
     def _is_staged(self) -> bool:
-        """Whether the stage copies an operand into shared memory."""
+        """True if the stage copies an operand into shared memory."""
         return is_copy(self.stage) and self.stage.host is not None
 
     @property
     def is_asynchronous(self) -> Num:
-        """Whether the copies of a pipeline need no registers: what a thread copies at once lies together, and stays as
-        it is.
-        """
+        """True if the copies of a pipeline need no registers: a thread copies contiguous bytes without conversion."""
         if self._is_rounding:
             return False
         return (self._stores <= 1) & (self.tiling.lanes * self.operands[-1].itemsize >= 4)
 
     @cached_property
     def thread_instructions(self) -> Num:
-        """Of one thread in one block."""
+        """Instructions of one thread in one block."""
         if self._is_staged:
             return self.executions * self._copy_instructions
         reduce_loops = self.reduce_blocks * self._block_instructions if self.stage.is_reduction else 0.0
@@ -223,7 +227,10 @@ class BlockCost:
 
     @property
     def _block_instructions(self) -> Num:
-        """Of one reduce block, beside its steps. Where blocks differ in length, steps that are left over are a loop."""
+        """Instructions of one reduce block outside its steps.
+
+        If blocks differ in length, a loop executes the remaining steps.
+        """
         k, t = self.coefficients, self.tiling
         if nest_of(self.stage).reduces_across_threads:
             return k.loop_cycles
@@ -234,7 +241,7 @@ class BlockCost:
 
     @property
     def thread_cycles(self) -> Num:
-        """Of a thread's instructions, if its warp has its part of a multiprocessor to itself."""
+        """Cycles of a thread's instructions if no other warp shares its part of a multiprocessor."""
         if self.stage.matrix is None:
             return self.thread_instructions
         waiting = self.executions * self.tiles * self.steps * (self.step_cycles - self.step_instructions)
@@ -242,7 +249,7 @@ class BlockCost:
 
     @property
     def _copy_instructions(self) -> Num:
-        """Of one thread, to copy its share of a box: a copy takes one instruction if the pipeline does it."""
+        """Instructions of a thread to copy its share of a box: one per copy if the pipeline is asynchronous."""
         k = self.coefficients
         is_direct = self.is_asynchronous & (self.depth > 1)
         each = self.instances * where(is_direct, 1, 1 + self._stores) + k.copy_instructions
@@ -253,7 +260,7 @@ class BlockCost:
 
     @property
     def _is_rounding(self) -> bool:
-        """Whether a copy rounds an operand for matrix instructions."""
+        """True if a copy rounds an operand for matrix instructions."""
         return bool(self.stage.row_padding) and has_cast(self.stage.finish)
 
     @cached_property
@@ -279,7 +286,10 @@ class BlockCost:
         return self.accumulators * words + operands
 
     def _held(self, o: Operand) -> Num:
-        """Steps for which a load of a staged operand brings elements: all of them are held in registers."""
+        """Returns the number of steps that a single load of a staged operand serves.
+
+        Registers hold all of these elements.
+        """
         copy = self.copies.get(o.tensor)
         if copy is None or not has_layouts(copy.stage) or self.stage.vector in o.axes:
             return 1
@@ -288,7 +298,7 @@ class BlockCost:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def _neighbours(self, count: Num) -> dict[Axis, Num]:
-        """How many of so many neighbouring threads lie along every axis: the last digit of their number comes first."""
+        """Returns how many of `count` neighbouring threads lie along every axis, the innermost thread axis first."""
         t, stage = self.tiling, self.stage
         spatial = [*(a for a in stage.axes if a is not stage.vector), *(a for a in stage.axes if a is stage.vector)]
         crossing = [a for a in stage.reduce_axes if nest_of(stage).reduces_across_threads]
@@ -306,13 +316,14 @@ class BlockCost:
         return self._neighbours(WARP)
 
     def _distinct(self, o: Operand) -> Num:
-        """Threads of one warp that read different elements of an operand."""
+        """Returns the number of threads of one warp that read different elements of an operand."""
         return minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
 
     def wavefronts(self, o: Operand, width: Num) -> Num:
-        """Cycles that one load instruction of a warp takes in the L1 or in shared memory.
+        """Returns the cycles of one load instruction of a warp in the L1 or in shared memory.
 
-        Shared memory serves as many threads at once as have 128 bytes together, even if all of them read the same.
+        Shared memory serves as many threads at once as access 128 bytes in total, even if all threads read the same
+        bytes.
         """
         if o.tensor in self.shared:
             return maximum(1.0, width * WARP / LINE_BYTES) * self._conflicts(o, width)
@@ -320,7 +331,7 @@ class BlockCost:
         return maximum(1.0, distinct * width / LINE_BYTES) if self.is_coalesced(o) else distinct
 
     def _conflicts(self, o: Operand, width: Num) -> Num:
-        """How often an access of a staged operand is repeated because different threads meet in the same banks."""
+        """Returns how often bank conflicts repeat an access of a staged operand."""
         copy, vector = self.copies.get(o.tensor), self.stage.vector
         if copy is None:
             return 1.0
@@ -336,7 +347,7 @@ class BlockCost:
 
     @cached_property
     def _store_conflicts(self) -> Num:
-        """The same of the stores of a staged operand whose reduce axes come first, if threads go along one of them."""
+        """Repetitions of stores to a staged operand in layout 1, if neighbouring threads store along a reduce axis."""
         stage, t = self.stage, self.tiling
         if not has_layouts(stage) or stage.vector is None:
             return 1.0
@@ -349,7 +360,7 @@ class BlockCost:
         return where(t.layout, _same_banks(self._warp[stage.vector], t.lanes * row, beside), 1.0)
 
     def is_coalesced(self, o: Operand) -> bool:
-        """Whether neighbouring threads read neighbouring elements, or the same."""
+        """Returns whether neighbouring threads read neighbouring elements, or the same element."""
         if o.tensor in self.shared or o.packed:
             return True
         stage = self.stage
@@ -385,7 +396,7 @@ class BlockCost:
 
     @cached_property
     def l2_bytes(self) -> Num:
-        """Bytes that one block moves from and to the L2: the box of each global operand, once in an execution."""
+        """Bytes that a block moves from and to the L2: the box of each global operand, once per execution."""
         t, stage = self.tiling, self.stage
         lens: dict[Axis, Num] = {}
         for a in stage.axes:
@@ -400,7 +411,7 @@ class BlockCost:
 
     @cached_property
     def latency_cycles(self) -> Num:
-        """Cycles that one block waits for memory if it runs alone: batches of loads that wait for each other."""
+        """Cycles that a block waits for memory if it runs alone: batches of loads that wait for each other."""
         k = self.coefficients
         reads_global = any(o.tensor not in self.shared for o in self.operands[:-1])
         batches: Num = self.tiles
@@ -426,7 +437,7 @@ class BlockCost:
         return self.executions * self.tiles * (one + where(groups > 1, through, 0.0))
 
     def shared_bytes(self, threads: Num) -> Num:
-        """Shared memory of the stage's result, if it is attached, and of accumulators that threads exchange."""
+        """Returns the shared memory of the stage's result, if attached, and of accumulators that threads exchange."""
         return self._box_bytes + self._exchange_bytes(threads)
 
     @cached_property
@@ -438,7 +449,7 @@ class BlockCost:
         return _lines(self._boxes(box_elements(stage, dims, t.layout)) * ITEMSIZE[stage.tensor.dtype])
 
     def _boxes(self, elements: Num) -> Num:
-        """Elements of all boxes of a pipeline; one box is not rounded up."""
+        """Returns the elements of all boxes of a pipeline. A single box is not rounded up."""
         return where(self.depth > 1, self.depth * ceil_div(elements, BOX_ELEMENTS) * BOX_ELEMENTS, elements)
 
     def _exchange_bytes(self, threads: Num) -> Num:
@@ -451,12 +462,12 @@ class BlockCost:
 
 
 def _lines(nbytes: Num) -> Num:
-    """Whole lines and one more, as lowering allocates scratch."""
+    """Returns `nbytes` rounded up to lines, plus one line, as lowering allocates scratch."""
     return ceil_div(nbytes, ALIGN_BYTES) * ALIGN_BYTES + ALIGN_BYTES
 
 
 def _divisor(n: Num, most: int) -> Num:
-    """The largest power of two up to `most` that divides `n`."""
+    """Returns the largest power of two up to `most` that divides `n`."""
     found: Num = 1
     while most > 1 and not isinstance(n, int):
         found = where(is_multiple(n, most) & equal(found, 1), most, found)
@@ -467,9 +478,10 @@ def _divisor(n: Num, most: int) -> Num:
 
 
 def _same_banks(threads: Num, stride_bytes: Num, width: Num) -> Num:
-    """By how much threads at a stride take longer than threads side by side, each accessing `width` bytes.
+    """Returns how many times longer strided threads take than contiguous threads, if each thread accesses `width`
+    bytes.
 
-    At a multiple of 128 bytes all begin in the same bank, at one of 64 every other, and so on.
+    At a multiple of 128 bytes all threads begin in the same bank, at a multiple of 64 every second thread, and so on.
     """
     apart: Num = minimum(32.0, maximum(1.0, LINE_BYTES / width))  # threads that one wavefront serves at best
     served = apart

@@ -1,6 +1,6 @@
 """Boxes: the layout of a staged operand, or of an attached stage's result, in the shared memory of a thread block.
 
-A staged operand whose last axis is a reduce axis has two layouts; a knob (`nest.layout_knob`) chooses one:
+A staged operand that ends in a reduce axis has two layouts. A knob (`nest.layout_knob`) chooses between the layouts:
 
     0   plain: its axes in their own order, [m, k]. A thread reads several k of one row as a vector.
     1   reduce axes first, [k, m]. A thread reads one k of several neighbouring rows as a vector.
@@ -27,35 +27,39 @@ BOX_ELEMENTS = 16
 
 
 def _padding(stage: Stage) -> int:
-    """`ROW_PADDING_BYTES` in elements."""
+    """Returns `ROW_PADDING_BYTES` in elements."""
     return ROW_PADDING_BYTES // ITEMSIZE[stage.tensor.dtype]
 
 
 @memoised()
 def _is_padded(stage: Stage) -> bool:
-    """Whether rows are padded in the plain layout: in copies whose last axis is a reduce axis. Threads that compute
-    different rows of a tile then read the same column of different box rows.
+    """Returns whether the plain layout pads rows: only in copies that end in a reduce axis.
+
+    Threads that compute different rows of a tile then read the same column of different box rows.
     """
     is_narrow = ITEMSIZE[stage.tensor.dtype] <= ROW_PADDING_BYTES // 2
     return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
 
 
 def _behind_row(stage: Stage) -> int:
-    """Elements of padding behind a row in the plain layout. The copies for matrix instructions bring their own."""
+    """Returns the elements of padding behind a row in the plain layout.
+
+    Copies for matrix instructions set their own padding.
+    """
     if stage.row_padding:
         return stage.row_padding // ITEMSIZE[stage.tensor.dtype]
     return _padding(stage) if _is_padded(stage) else 0
 
 
 def split_axes(stage: Stage) -> tuple[list[Axis], list[Axis]]:
-    """The axes of a staged operand's box: those that are spatial in its reader, and those that the reader reduces."""
+    """Returns the axes of a staged operand's box: the spatial axes of its reader, and the reduce axes of its reader."""
     axes = [a for a in stage.place if isinstance(a, Axis)]
     spatial = [a for a in axes if not stage.axis_id(a).startswith("r")]
     return spatial, [a for a in axes if a not in spatial]
 
 
 def box_elements(stage: Stage, sizes: Mapping[Axis, Num], layout: Num) -> Num:
-    """Elements of one box, its padding included."""
+    """Returns the number of elements of one box, its padding included."""
     dims = list(sizes.values())
     if len(dims) > 1:
         dims[-1] = dims[-1] + _behind_row(stage)
@@ -67,13 +71,13 @@ def box_elements(stage: Stage, sizes: Mapping[Axis, Num], layout: Num) -> Num:
 
 
 def _row(stage: Stage, spatial: Sequence[Num]) -> Num:
-    """The padded length of a row in layout 1: elements from one reduce index to the next."""
+    """Returns the padded length of a row in layout 1: elements from one reduce index to the next."""
     unit = _padding(stage)
     return ceil_div(prod_of(spatial), unit) * unit + unit
 
 
 def box_strides(stage: Stage, sizes: Mapping[Axis, int], layout: int) -> tuple[int, ...]:
-    """The stride of every axis of a box, in the order of the axes."""
+    """Returns the stride of every axis of a box, in the order of the axes."""
     dims = list(sizes.values())
     if not layout:
         if len(dims) > 1:
@@ -88,7 +92,7 @@ def box_strides(stage: Stage, sizes: Mapping[Axis, int], layout: int) -> tuple[i
 
 
 def is_contiguous(stage: Stage, layout: Num) -> Num:
-    """Whether the elements of a vector that the copying stage stores are neighbours in the box."""
+    """Returns whether the elements of a stored vector are neighbours in the box."""
     if not stage.axes or stage.vector is None:
         return True
     plain = stage.vector is stage.axes[-1]

@@ -2,8 +2,8 @@
 
 Arithmetic on a `Column` computes nothing: it appends an instruction to the column's `Tape`, in SSA form with common
 subexpressions shared. A `ColumnProgram` is the instructions that some results need; it runs one NumPy call per
-instruction. Nothing is reordered (only x + 0, x - 0, x * 1 and x / 1 are folded): a program gives the same bits as
-the same arithmetic on arrays.
+instruction. No operation is reordered, and only x + 0, x - 0, x * 1 and x / 1 are folded. Therefore a program computes
+the same bits as the same arithmetic on arrays.
 
 The functions here take Python numbers (one point, or a constant of the structure), arrays and columns alike.
 """
@@ -34,14 +34,14 @@ class Tape:
     __slots__ = ("_code", "_known", "_values", "_width")
 
     def __init__(self, width: int) -> None:
-        """`width`: the number of input columns, values 1 to `width`."""
+        """`width` is the number of input columns, values 1 to `width`."""
         self._width = width
         self._code: list[Instruction] = [("", NONE, NONE, NONE)] * (width + 1)
         self._known: dict[Instruction | float, int] = {}  # instructions and constants by content
         self._values: dict[int, float] = {}  # of the constants
 
     def number(self, x: Num) -> int:
-        """The value number of a column or a constant."""
+        """Returns the value number of a column or a constant."""
         if type(x) is Column:
             return x.number
         found = self._known.get(x)
@@ -52,7 +52,7 @@ class Tape:
         return found
 
     def note(self, op: str, a: int, b: int = NONE, c: int = NONE) -> Column:
-        """Append an instruction on the given value numbers, or reuse an equal one."""
+        """Appends an instruction on the given value numbers, or reuses an equal instruction."""
         key = (op, a, b, c)
         found = self._known.get(key)
         if found is None:
@@ -61,7 +61,7 @@ class Tape:
         return Column(self, found)
 
     def program(self, results: Sequence[Num]) -> ColumnProgram:
-        """Compile: dead-code elimination, then slot allocation by last use."""
+        """Compiles the trace: dead-code elimination, then slot allocation by last use."""
         wanted = [self.number(x) for x in results]
         code, values, inputs_end = self._code, self._values, self._width
         last = [NONE] * len(code)  # by value: the last instruction that reads it; NONE: dead
@@ -165,7 +165,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnProgram:
-    """Instructions in order: a function, the slot of its result, and three operand slots (-1: none)."""
+    """A straight-line program.
+
+    Each step is a function, the slot of its result, and three operand slots (-1 for none).
+    """
 
     steps: list[Step]
     slots: tuple[Array | None, ...]  # initial slots: the constants
@@ -173,7 +176,7 @@ class ColumnProgram:
     results: tuple[int, ...]
 
     def run(self, columns: NDArray[np.float64]) -> list[Array]:
-        """Each result: an array of one value per point, or a scalar if it depends on no input."""
+        """Returns the results. A result is an array of one value per point, or a scalar if it depends on no input."""
         slots: list[Any] = list(self.slots)
         for k, slot in self.inputs:
             slots[slot] = columns[k]
@@ -188,13 +191,13 @@ class ColumnProgram:
 
 
 def traced(names: Sequence[str]) -> tuple[Tape, Mapping[str, Column]]:
-    """A new tape and its input columns by name."""
+    """Returns a new tape and its input columns by name."""
     tape = Tape(len(names))
     return tape, {name: Column(tape, k) for k, name in enumerate(names, 1)}
 
 
 def _applied(op: str, on_numbers: Callable[..., Num], *values: Num) -> Num:
-    """A NumPy function of columns or arrays; `on_numbers` of Python numbers."""
+    """Returns a NumPy function of columns or arrays, or `on_numbers` of Python numbers."""
     for v in values:
         if type(v) is Column:
             number = v.tape.number
@@ -229,14 +232,14 @@ def equal(a: Num, b: Num) -> Num:
 
 
 def where(condition: Num, a: Num, b: Num) -> Num:
-    """`a` where the condition holds, else `b`."""
+    """Returns `a` at the points that meet the condition, else `b`."""
     if isinstance(condition, (Column, np.ndarray)):
         return _applied("where", eq, condition, a, b)
     return a if condition else b
 
 
 def ceil_div(a: Num, b: Num) -> Num:
-    """The quotient of integers, rounded up."""
+    """Returns the quotient of integers, rounded up."""
     if isinstance(b, int):
         if b == 1:
             return a
@@ -246,7 +249,7 @@ def ceil_div(a: Num, b: Num) -> Num:
 
 
 def within(demands: Sequence[Num]) -> Num:
-    """Whether no demand exceeds 1."""
+    """Returns whether all demands are at most 1."""
     fits: Any = True
     for demand in demands:
         fits = fits & (demand <= 1.0)
@@ -254,14 +257,14 @@ def within(demands: Sequence[Num]) -> Num:
 
 
 def is_multiple(a: Num, of: Num) -> Num:
-    """Whether `a` is a multiple of `of`, for integers; avoids the slow float modulo."""
+    """Returns whether the integer `a` is a multiple of `of`, without the slow float modulo."""
     if isinstance(a, int) and isinstance(of, int):
         return a % of == 0
     return equal(rounded_down(a / of) * of, a)
 
 
 def prod_of(values: Iterable[Num]) -> Num:
-    """A product of integers, exact in any order: constants are folded before columns."""
+    """Returns a product of integers, exact in any order: constants are folded before columns."""
     known: Num = 1
     result: Num = None
     for v in values:
@@ -280,5 +283,5 @@ def sum_of(values: Iterable[Num]) -> Num:
 
 
 def is_one(n: Num) -> bool:
-    """Whether a size is known to be 1 at every point."""
+    """Returns whether a size is the constant 1 at every point."""
     return isinstance(n, int) and n == 1

@@ -42,7 +42,7 @@ FEATURES = FeatureSet(
 
 
 def features(a: CpuAssessment) -> list[Num]:
-    """The `FEATURES` of points, before log2(1 + x)."""
+    """Returns the `FEATURES` of points, before log2(1 + x)."""
     costs, terms = a.costs, a.terms
     main = max(range(len(costs)), key=lambda k: _nominal(costs[k]))
     c, t = costs[main], costs[main].tiling
@@ -103,7 +103,7 @@ def _nominal(c: StageCost) -> float:
 
 
 def _operand_features(c: StageCost, capacities: tuple[float, ...]) -> list[Num]:
-    """Boxes at five levels, traffic into three caches and stride of the three largest operands."""
+    """Returns the boxes at five levels, traffic into three caches and stride of the three largest operands."""
     chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
     values: list[Num] = []
     moved = c.moved_bytes()

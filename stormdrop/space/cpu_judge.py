@@ -68,15 +68,15 @@ class CpuJudge:
         return np.where((total.misfits == 0.0) & fits, self.prior(s, total.seconds, total.code), np.inf)
 
     def prior(self, s: Structure, seconds: Num, code: Num) -> Num:
-        """Estimated seconds of a program: `seconds` of all stages, scaled by code size, a fork per phase, and the time
-        to fetch the code, which a model finds in no near cache.
+        """Returns the estimated seconds of a program: `seconds` of all stages, scaled by code size, plus forks and
+        instruction fetch. Every phase adds one fork. A model's code is in no near cache.
         """
         phases = sum(stage.level is not ComputeAt.LOAD and stage.host is None for stage in s.stages)
         k = self.coefficients
         return seconds * (1.0 + code / k.code_scale) + k.fork_seconds * phases + k.code_seconds * code
 
     def least_seconds(self, s: Structure) -> float:
-        """A lower bound: multiply-adds at peak on all lanes and threads, padding skipped."""
+        """Returns a lower bound: multiply-adds at peak on all lanes and threads, padding skipped."""
         total, target = 0.0, self.target
         packed = _packed_tensors(s)
         for stage in s.stages:
@@ -90,7 +90,7 @@ class CpuJudge:
         return total
 
     def fits(self, s: Structure) -> bool:
-        """Whether the scratch of the smallest point is within the limit."""
+        """Returns whether the scratch of the smallest point is within the limit."""
         most = self.coefficients.most_scratch_bytes
         whole = sum(prod(a.extent for a in x.axes) * x.itemsize for x in s.stages if x.host is not None)
         return whole <= most // 2 or float(_smallest(self, s).scratch) <= most
@@ -98,7 +98,7 @@ class CpuJudge:
 
 @memoised()
 def most_code(judge: CpuJudge, s: Structure) -> float:
-    """The limit on instructions; never below the smallest point's, so that the smallest point meets it."""
+    """Returns the limit on instructions, never below the smallest point's count: the smallest point is legal."""
     stages = [x for x in s.stages if x.level is not ComputeAt.LOAD]
     usual = judge.coefficients.most_instructions * max(1, len(stages) ** 0.5)
     if not any(x.unrolled for x in stages) and sum(_most_of_one(judge, x) for x in stages) <= usual:
@@ -107,19 +107,19 @@ def most_code(judge: CpuJudge, s: Structure) -> float:
 
 
 def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
-    """An upper bound on the instructions for one element: every load counted as a gather."""
+    """Returns an upper bound on the instructions for one element: every load counted as a gather."""
     body, finish = body_cost(stage, judge.coefficients)
     gather = judge.coefficients.gather_slots * (judge.target.vector_bytes // stage.itemsize)
     return body + finish + (gather + 1) * len(stage.reads) + 4
 
 
 def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
-    """The point whose knobs all have their smallest choice."""
+    """Returns the assessment of the point with the smallest choice of every knob."""
     return judge.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, judge.target)})
 
 
 def _packed_tensors(s: Structure) -> frozenset[Tensor]:
-    """The tensors that copies write: packed in the order in which they are read."""
+    """Returns the tensors that copies write, packed in the order of their reads."""
     return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
 
 
@@ -198,17 +198,18 @@ class CpuAssessment:
             stage, t = c.stage, c.tiling
             found.append(c.live_vectors / self._target.vector_registers)
             found.append(variants(t) / self._coefficients.most_tile_bodies)
-            if stage.host is not None and stage.vector in stage.axes and stage.id in panels:
+            vector = stage.vector
+            if stage.host is not None and stage.id in panels and vector is not None and vector in stage.axes:
                 # The operand is packed for the full axis: a box must begin at a panel boundary.
-                width, box = t.vectors * t.lanes, t.extent[stage.vector]
-                found.append(where(is_multiple(box, width) | (box >= stage.vector.extent), 0.0, 2.0))
+                width, box = t.vectors * t.lanes, t.extent[vector]
+                found.append(where(is_multiple(box, width) | (box >= vector.extent), 0.0, 2.0))
         return found
 
     # ---- seconds ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def imbalance(self) -> dict[str, Num]:
-        """By phase: work of the busiest thread over the mean; parallel units are indivisible."""
+        """The work of the busiest thread over the mean, by phase. Parallel units are indivisible."""
         return {c.stage.id: self._imbalance(c) for c in self.costs if c.stage.host is None}
 
     def _imbalance(self, c: StageCost) -> Num:
@@ -233,7 +234,7 @@ class CpuAssessment:
 
     @cached_property
     def terms(self) -> list[dict[str, Num]]:
-        """By stage: the seconds of each roofline bound, on the busiest thread. `ends`: tile and loop overhead."""
+        """The seconds of each roofline bound on the busiest thread, by stage. `ends` is tile and loop overhead."""
         return [self._terms(c, self.imbalance[c.stage.host or c.stage.id]) for c in self.costs]
 
     def _terms(self, c: StageCost, imbalance: Num) -> dict[str, Num]:
@@ -278,7 +279,7 @@ class CpuAssessment:
         }
 
     def stage_seconds(self, terms: Mapping[str, Num]) -> Num:
-        """The largest bound, a share of the others (imperfect overlap), and the overheads."""
+        """Returns the largest bound, plus a share of the smaller bounds (imperfect overlap), plus the overheads."""
         bound: Any = 0.0
         for name in ("fma", "load", "l2", "l3", "dram"):
             bound = maximum(bound, terms[name])
@@ -287,8 +288,9 @@ class CpuAssessment:
         return bound + k.l2_overlap_share * terms["l2"] + terms["ends"]
 
     def _fetched(self, c: StageCost) -> Num:
-        """Seconds to fetch what nothing else overlaps with: cold constants from DRAM, at a share of the bandwidth, and
-        the code of guarded loads.
+        """Returns the seconds of fetches that overlap with no computation.
+
+        These fetches are cold constants from DRAM, at a share of the bandwidth, and the code of guarded loads.
         """
         k = self._coefficients
         guards = c.guarded_loads * k.guard_code_seconds
@@ -324,6 +326,6 @@ class CpuAssessment:
 
 
 def _entries(t: Tiling) -> Num:
-    """How often a REDUCE_BLOCK copy runs per execution of its reader: reduction tiles times reduce blocks."""
+    """Returns the runs of a REDUCE_BLOCK copy per execution of its reader: reduction tiles times reduce blocks."""
     spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.block(a)) for a in t.stage.reduce_axes])

@@ -1,8 +1,8 @@
 """The default schedule: the best point by the analytic prior, without any measurement. Deterministic.
 
 A sketch consists of components that share no knob; sketches of a task share components. Each component is sampled with
-a fixed seed, and coordinate descent starts from its best few points. Sketches race: a component keeps descending only
-while one of its sketches is within a slack of the best sketch, and the slack shrinks with every sweep. In the winning
+a fixed seed, and coordinate descent starts from its best few points. Sketches race: a component descends only while
+some sketch with this component is within a slack of the best sketch. The slack shrinks with every sweep. In the winning
 sketch each component descends once more, also from perturbed points, with the other components fixed.
 """
 
@@ -29,7 +29,7 @@ STARTS = 8
 SWEEPS = 40
 SLACK = 0.6  # in sweep k, a sketch may be slower than the best by this share / k
 START_SLACK = 0.4  # the same among the points of a component. With 0.18, AVX2 convolutions lost up to a third
-GPU_START_SLACK = 0.18  # what the defaults that were measured on a GPU were chosen with
+GPU_START_SLACK = 0.18  # the slack of all default schedules that were measured on a GPU
 KICKS = 24  # perturbed points from which the winner's components descend again
 KICK_SLACK = 0.5
 GAIN = 1e-3  # the least relative improvement of a move
@@ -39,7 +39,7 @@ Estimate = Callable[[Points], Floats]
 
 
 def default_schedule(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> Schedule:
-    """The schedule to use when nothing is known of the task."""
+    """Returns the schedule for a task without measurements."""
     sketch, point = default_point(task, target, rules)
     return sketch.schedule(point)
 
@@ -47,7 +47,8 @@ def default_schedule(task: Task, target: Target, rules: Sequence[Rule] = RULES) 
 def resolve(
     task: Task, schedule: Schedule | None, target: Target, rules: Sequence[Rule] = RULES
 ) -> tuple[Sketch, Points]:
-    """The sketch and the point of a schedule (fitted if it was tuned at another shape); None: of the default.
+    """Returns the sketch and the point of a schedule; None stands for the default schedule. A point that was tuned at
+    another shape is fitted to this shape.
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
@@ -55,18 +56,21 @@ def resolve(
 
 
 def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """The sketch and the point of the default schedule."""
+    """Returns the sketch and the point of the default schedule."""
     return best_point(sketches(task, target, rules))
 
 
 def best_point(found: Sequence[Sketch]) -> tuple[Sketch, Points]:
-    """The sketch and the point with the least estimate that the search finds. Raises ScheduleError for no sketches."""
+    """Returns the sketch and the point with the least estimate that the search reaches.
+
+    Raises ScheduleError for no sketches.
+    """
     _, winner, _ = _raced(found, SAMPLES)
     return winner.sketch, winner.point()
 
 
 def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
-    """The default point, then the best point of every other sketch, fastest first; each with its estimated seconds."""
+    """Returns the default point, then every other sketch's best point, fastest first, with estimated seconds."""
     race, winner, pruned = _raced(found, samples)
     default = winner.sketch, winner.point(), winner.seconds
     race.run(pruned)
@@ -77,10 +81,11 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
 
 
 def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[Sketch]]:
-    """A race, its settled winner, and the sketches that did not take part.
+    """Returns a race, its settled winner, and the sketches that did not take part.
 
-    A variant whose lower bound exceeds the best estimate is pruned: direct convolution, say, once Winograd is faster.
-    So is, on a GPU, what leaves operands in global memory that another sketch stages: it was never the default.
+    A variant with a lower bound above the best estimate is pruned: direct convolution, say, if Winograd is faster. On a
+    GPU, a sketch that leaves in global memory an operand that another sketch stages is pruned too: no such sketch was
+    ever the default.
     """
     pruned = [sketch for sketch in found if isinstance(sketch.target, Gpu) and _is_staged_by_another(sketch, found)]
     variants: dict[int, list[Sketch]] = {}
@@ -100,7 +105,7 @@ def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[S
 
 
 def _is_staged_by_another(sketch: Sketch, found: Sequence[Sketch]) -> bool:
-    """Whether the derivation of another sketch goes on where this one's ends: `pack` is the last rule."""
+    """Returns whether the derivation of another sketch extends this sketch's derivation: `pack` is the last rule."""
     steps = sketch.structure.steps
     return any(
         other.variant == sketch.variant
@@ -111,7 +116,7 @@ def _is_staged_by_another(sketch: Sketch, found: Sequence[Sketch]) -> bool:
 
 
 class _Race:
-    """Sketches whose components descend in turn, sharing components."""
+    """A race of sketches. Their components, shared among sketches, descend in turn."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -122,13 +127,13 @@ class _Race:
         return min((d.estimate() for d in self._drafts), default=np.inf)
 
     def ranked(self) -> list[_Draft]:
-        """All drafts, the most promising first."""
+        """Returns all drafts, the most promising first."""
         if not self._drafts:
             raise ScheduleError("the task has no sketch")
         return sorted(self._drafts, key=lambda d: d.estimate())
 
     def run(self, found: Sequence[Sketch]) -> None:
-        """Add sketches, and sweep until no sketch within the slack of the best improves."""
+        """Adds sketches, and sweeps until no sketch within the slack of the best improves."""
         for sketch in found:
             components = [
                 self._components.get(p.structure.stages) or _Component(p.likely(), p is sketch, self._samples)
@@ -152,7 +157,7 @@ class Descent:
     """Coordinate descent of several points in lockstep."""
 
     def __init__(self, sketch: Sketch, seconds_at: Estimate, starts: Points) -> None:
-        """`seconds_at` takes rows that need not be canonical."""
+        """`seconds_at` accepts rows that are not canonical."""
         self._sketch, self._seconds_at = sketch, seconds_at
         self.points, self.seconds = starts.copy(), seconds_at(starts)
         self.moving = np.arange(len(starts))
@@ -163,7 +168,7 @@ class Descent:
         return int(np.argmin(self.seconds))
 
     def sweep(self, slack: float) -> None:
-        """Move every point to its best neighbour, or by several improving moves at once if that is better.
+        """Moves every point to its best neighbour, or by several improving moves at once if the joint move is better.
 
         Points slower than the best by more than `slack`, and duplicates, stop for good.
         """
@@ -199,7 +204,10 @@ class Descent:
 
 
 def _taken_together(point: Points, rows: Points) -> list[Points]:
-    """The points after the first two, the first four and all of the moves; each of `rows` is `point` after one move."""
+    """Returns the points after the first two, the first four and all of the moves.
+
+    Each of `rows` is `point` after a single move.
+    """
     found: list[Points] = []
     together = point.copy()
     for n, row in enumerate(rows, 1):
@@ -211,7 +219,7 @@ def _taken_together(point: Points, rows: Points) -> list[Points]:
 
 
 def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
-    """For every move: the number of the axis of its knob."""
+    """Returns, for every move, the number of the axis of its knob."""
     names = [k.axis or k.name for k in sketch.knobs]
     numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
@@ -231,13 +239,13 @@ class _Component:
         self.descent = Descent(sketch, self.seconds_at, sketch.canonical(points[best]))
 
     def seconds_at(self, points: Points) -> Floats:
-        """Estimated seconds of the component as if it were a program; infinite where that is not legal."""
+        """Returns the estimated seconds of the component as a program of its own; infinite if it is illegal."""
         if self._alone:
             return self.sketch.assess(self.sketch.canonical(points))
         return _combined(self.sketch, self.sketch.amounts(points))
 
     def amounts(self) -> Floats:
-        """`Assessment.amounts` of the best point."""
+        """Returns `Assessment.amounts` of the best point."""
         k = self.descent.best()
         return self.sketch.amounts(self.descent.points[k : k + 1])[:, 0]
 
@@ -256,7 +264,7 @@ class _Draft:
         self._amounts = np.zeros((0, 0))  # a row per component
 
     def estimate(self) -> float:
-        """The sum over the components of their best seconds; limits on the whole program are ignored."""
+        """Returns the sum of the components' best seconds. Limits on the whole program are ignored."""
         return float(sum(p.descent.seconds.min() for p in self.components))
 
     def point(self) -> Points:
@@ -267,7 +275,8 @@ class _Draft:
         return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
     def settle(self, kicks: int) -> None:
-        """Compose the best points of the components; with `kicks`, or if the whole is illegal, descend again.
+        """Composes the best points of the components; with `kicks`, or if the composed point is illegal, descends
+        again.
 
         Components descend one after the other, the slowest first, with the other components fixed.
         """
@@ -302,7 +311,7 @@ class _Draft:
                 self._amounts[k] = component.sketch.amounts(descent.points[best : best + 1])[:, 0]
 
     def _kicked(self, k: int, n: int) -> Points:
-        """`n` copies of the component's point, each with about three knobs redrawn."""
+        """Returns `n` copies of the component's point, each with about three knobs redrawn."""
         rng = np.random.default_rng(1)
         point, drawn = self._points[k], self.components[k].sketch.draw(n, rng)
         return self.components[k].sketch.canonical(

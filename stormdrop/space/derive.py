@@ -1,4 +1,4 @@
-"""Derivation: enumerate the structures of a variant by rules; replay: rebuild one structure from its steps."""
+"""Derivation enumerates the structures of a variant by rules. Replay rebuilds one structure from its steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_STRUCTURES = 48
 
 
 def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Rule] = RULES) -> Structure:
-    """Replay steps. Raises ScheduleError where a rule is unknown or does not apply, or a stage remains untiled."""
+    """Replays steps. Raises ScheduleError if a rule is unknown or does not apply, or if a stage remains untiled."""
     known = {(rule.name, rule.version): rule for rule in rules}
     s = initial(variant)
     for step in steps:
@@ -35,7 +35,7 @@ def derive(variant: Variant, steps: Iterable[DerivationStep], rules: Sequence[Ru
 
 @memoised(256)
 def divided(variant: Variant, s: Structure, parts: int, rules: tuple[Rule, ...] = RULES) -> Structure:
-    """The structure in which every open split is fixed at `parts` parts."""
+    """Returns the structure in which every open split is fixed at `parts` parts."""
     steps = list(s.steps)
     for split in s.splits:
         steps[split.step] = replace(steps[split.step], args=(*steps[split.step].args, parts))
@@ -48,10 +48,10 @@ def _apply(s: Structure, rule: Rule, stage: Stage, args: Args) -> Structure:
 
 
 def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule] = RULES) -> list[Structure]:
-    """The structures that the options of the rules span, at most `MAX_STRUCTURES`; never empty.
+    """Returns the structures that the options of the rules span, at most `MAX_STRUCTURES`; never empty.
 
-    Rules are applied in order; each rule visits readers before their producers. A structure whose scratch does not fit
-    even at its smallest point is left out. If none fits, the structures without attached stages are returned.
+    Rules are applied in order; each rule visits readers before their producers. A structure is left out if its scratch
+    does not fit even at its smallest point. If none fits, the structures without attached stages are returned.
     """
     known, judge = tuple(rules), judge_of(target)
 
@@ -73,7 +73,7 @@ def _enumerated(variant: Variant, target: Target, rules: Sequence[Rule], attachi
 
 
 def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage], attaching: bool) -> list[Structure]:
-    """All structures that one rule derives from `s`, depth first, in the order of the rule's options.
+    """Returns all structures that a rule derives from `s`, depth first, in the order of the rule's options.
 
     Equal stages of different structures are interned as one object, so per-stage caches are shared.
     """

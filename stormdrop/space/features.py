@@ -15,18 +15,18 @@ class FeatureSet:
 
     version: int
     names: tuple[str, ...]
-    """They include `prior`, the analytic estimate."""
+    """The names of the features, among them `prior`, the analytic estimate."""
     terms: tuple[str, ...]
     """The names of terms of the estimate, in the unit of `prior`: a model learns from term / prior."""
     ratios: tuple[tuple[str, str], ...]
-    """(numerator, denominator) names whose ratio is comparable across problem sizes."""
+    """(numerator, denominator) pairs of names. The ratio of a pair is comparable across problem sizes."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def width(self) -> int:
-        """Of what `widened` gives."""
+        """The number of columns that `widened` returns."""
         return len(self.names) + len(self.terms) + len(self.ratios)
 
     def index(self, name: str) -> int:
@@ -34,7 +34,7 @@ class FeatureSet:
 
 
 def widened(rows: NDArray[Any], features: FeatureSet) -> NDArray[np.float32]:
-    """The features, and ratios among them that mean the same at every size: differences of logarithms."""
+    """Returns the features, and ratios among them that mean the same at every size: differences of logarithms."""
     n, terms = len(features), [features.index(name) for name in features.terms]
     wide = np.empty((len(rows), features.width), np.float32)
     wide[:, :n] = rows

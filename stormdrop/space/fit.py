@@ -1,10 +1,10 @@
 """Fitting the coefficients of a CPU's estimate to measured seconds.
 
-The formulas of the judge are traced with the coefficients as columns beside the knobs, so that an evaluation at many
-values of the coefficients is one run of a `ColumnProgram`. What is minimised: the variance of log2(estimate / seconds)
-within each task, fast programs weighing most, averaged over tasks; it is 0 where the estimate orders and spaces all
-programs of a task as they were measured. A small penalty keeps a coefficient of which the programs say nothing at its
-nominal value. The search is a coordinate descent over factors, with smaller steps once none improves.
+The formulas of the judge are traced with the coefficients as columns beside the knobs. A single run of a
+`ColumnProgram` evaluates many values of the coefficients. The fit minimises the variance of log2(estimate / seconds)
+within each task, averaged over tasks; fast programs weigh most. The variance is 0 if the estimates of a task's programs
+are proportional to the measured seconds. A small penalty keeps a coefficient that affects none of the programs at its
+nominal value. The search is a coordinate descent over factors, with smaller steps once no step improves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 STEPS = (2.0, 1.4, 1.15)
 MOST_FACTOR = 16.0
 PENALTY = 0.003
-"""For a factor of two: as much as 5 % of disagreement in each task."""
+"""The penalty for a factor of two: equal to 5 % of disagreement in each task."""
 LEAST_WEIGHT = 0.05
 FOLDS = 4
 MOST_TURNS = 12
@@ -35,7 +35,10 @@ MOST_TURNS = 12
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Points of one sketch whose programs were timed; seconds of one `group` (a task at a temperature) compare."""
+    """Points of one sketch with the measured seconds of their programs.
+
+    Seconds are comparable within a `group` (a task at a temperature).
+    """
 
     sketch: Sketch
     points: Points
@@ -45,8 +48,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, and what they gain. Errors and regrets are of tasks that were not fitted to: `FOLDS` times, the
-    coefficients are fitted to some tasks and judged by the others.
+    """Fitted coefficients, and their gain.
+
+    Errors and regrets come from cross-validation: `FOLDS` times, the coefficients are fitted to some tasks and judged
+    by the remaining tasks.
     """
 
     coefficients: CpuCoefficients
@@ -55,7 +60,7 @@ class Fit:
     error_before: float
     error_after: float
     regret_before: float
-    """How much slower than the best measured program of a task the one with the least estimate is, in the mean."""
+    """The slowdown of the program with the least estimate over a task's fastest program, averaged over tasks."""
     regret_after: float
 
     @property
@@ -64,9 +69,9 @@ class Fit:
 
 
 def fit(target: Cpu, observations: Iterable[Observation]) -> Fit:
-    """Fitted coefficients for a target whose rates are known, beginning from its own.
+    """Returns fitted coefficients for a target with measured rates, beginning from the target's own coefficients.
 
-    Raises ValueError where fewer tasks than `FOLDS` have two programs that were timed.
+    Raises ValueError if fewer than `FOLDS` tasks have two timed programs.
     """
     data = _Data(target, observations)
     if data.groups < FOLDS:
@@ -86,7 +91,7 @@ def fit(target: Cpu, observations: Iterable[Observation]) -> Fit:
 
 
 def _descended(data: _Data, nominal: Floats, used: NDArray[np.bool_]) -> Floats:
-    """The coefficients with the least error over the groups in use."""
+    """Returns the coefficients with the least error over the groups in use."""
     factors = np.zeros(len(nominal))  # log2
     best = float(data.errors(nominal[None])[0, used].mean())
     for step in np.log2(STEPS):
@@ -124,11 +129,11 @@ class _Data:
             self._seconds.append(np.concatenate([o.seconds[rows] for (_, _, rows), o in pieces]))
 
     def errors(self, coefficients: Floats) -> Floats:
-        """By row of coefficients and by group."""
+        """Returns the errors, by row of coefficients and by group."""
         return np.stack([self._error(g, coefficients) for g in range(self.groups)], axis=1)
 
     def judged(self, coefficients: Floats) -> tuple[Floats, Floats]:
-        """By group: the error, and how much slower than the best the program with the least estimate is."""
+        """Returns, by group, the error and the regret (`Fit.regret_before`)."""
         regrets = [
             seconds[np.argmin(self._priors(g, coefficients[None])[0])] / seconds.min() - 1.0
             for g, seconds in enumerate(self._seconds)
@@ -143,7 +148,7 @@ class _Data:
         return ((off - (off * weight).sum(axis=1, keepdims=True)) ** 2 * weight).sum(axis=1)
 
     def _priors(self, group: int, coefficients: Floats) -> Floats:
-        """Estimated seconds of a group's programs, a row for each row of coefficients."""
+        """Returns the estimated seconds of a group's programs, a row for each row of coefficients."""
         found: list[Floats] = []
         for program, points in self._estimates[group]:
             n, m = len(coefficients), len(points)
@@ -154,8 +159,9 @@ class _Data:
 
 
 def _pieces(target: Cpu, o: Observation) -> list[tuple[ColumnProgram, Points, NDArray[np.int64]]]:
-    """Programs for the estimate of an observation's points, with those points and their rows: one program, or one for
-    every number of parts of a split reduction.
+    """Returns programs for the estimate of an observation's points, each with its points and their rows.
+
+    A split reduction has a program for every number of parts, any other observation a single program.
     """
     names = o.sketch.names
     rows = np.arange(len(o.points))

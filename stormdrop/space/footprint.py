@@ -41,7 +41,10 @@ from stormdrop.target.coefficients import CpuCoefficients
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num], line_bytes: int) -> Num:
-    """Bytes of an operand's box, given the length of every axis; a row shorter than a cache line counts as a line."""
+    """Returns the bytes of an operand's box, given the length of every axis.
+
+    A row shorter than a cache line counts as a line.
+    """
     if o.packed:
         return prod_of([lens[a] for a in o.axes]) * o.itemsize
     size: Num = o.itemsize
@@ -63,9 +66,7 @@ def _index_box(dim: Dim, lens: Mapping[Axis, Num]) -> Num:
 
 @memoised()
 def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float]:
-    """Vector operations of one body instance and of one epilogue: 1 for a multiply-add, about 20 for a transcendental
-    function.
-    """
+    """Returns the vector operations of a body instance and of an epilogue: multiply-add 1, transcendental about 20."""
     finish = _operations(stage.finish, coefficients)
     if not stage.is_reduction:
         return 0.0, finish
@@ -112,8 +113,9 @@ class StageCost:
         coefficients: CpuCoefficients,
         folds_broadcasts: bool = True,
     ) -> None:
-        """`executions`: how often the nest runs, 1 for a root stage. The last operand is the store. `folds_broadcasts`:
-        a multiply-add takes an element of memory for all lanes.
+        """`executions` counts the runs of the nest, 1 for a root stage.
+
+        The last operand is the store. `folds_broadcasts`: a multiply-add broadcasts an element of memory to all lanes.
         """
         self.tiling, self.executions, self.operands = tiling, executions, operands
         self.stage, self._coefficients = tiling.stage, coefficients
@@ -144,7 +146,7 @@ class StageCost:
             self.loads = self.loads + self._load_slots(o)
 
     def _load_slots(self, o: Operand) -> Num:
-        """Load slots of one operand in one step; a contiguous vector load is one slot.
+        """Returns the load slots of one operand in one step. A contiguous vector load is one slot.
 
         Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
         """
@@ -164,7 +166,7 @@ class StageCost:
         return count * tiling.vectors * slots
 
     def _distinct_rows(self, o: Operand, axis: Axis) -> Num:
-        """Rows of the tile along `axis` that one step loads anew; fewer than all for an unrolled sliding window."""
+        """Returns the rows of the tile along `axis` that a step loads: some of them for an unrolled sliding window."""
         stage, rows = self.stage, self.tile[axis]
         inner = stage.reduce_axes[-1] if stage.is_reduction else None
         if inner is None or inner is stage.vector:
@@ -199,7 +201,7 @@ class StageCost:
 
     @cached_property
     def guarded_loads(self) -> Num:
-        """Loads of an unrolled stage's tile that ask whether they are in padding: each has code of its own."""
+        """Loads of an unrolled stage's tile that test for padding. Each such load has code of its own."""
         stage = self.stage
         if not stage.unrolled:
             return 0.0
@@ -222,7 +224,7 @@ class StageCost:
 
     @cached_property
     def useful(self) -> Num:
-        """The share of steps that is executed. Steps in padding that loop ranges or unrolled copies exclude are not."""
+        """The share of steps that is executed. Loop ranges or unrolled copies exclude steps in padding."""
         stage, share = self.stage, 1.0
         for o in self.operands:
             for a, r, inside in o.borders:
@@ -234,8 +236,8 @@ class StageCost:
 
     @cached_property
     def lines_per_set(self) -> Num:
-        """The most rows of one operand's register tile that map to the same L1 set, about: rows along one axis spread
-        over as many sets as their stride reaches.
+        """About the most rows of an operand's register tile that map to the same L1 set. Rows along an axis spread over
+        as many sets as their stride reaches.
         """
         worst: Num = 1.0
         way = self._coefficients.way_bytes
@@ -287,7 +289,8 @@ class StageCost:
         return boxes
 
     def moved_bytes(self) -> list[list[Num]]:
-        """By operand and loop: bytes loaded if the operand's box inside the loop is loaded anew in every iteration.
+        """Returns, by operand and loop, the bytes loaded if every iteration loads the operand's box inside the loop
+        anew.
 
         An operand that is invariant in the loop is loaded once per execution of the loop.
         """
@@ -303,11 +306,11 @@ class StageCost:
         ]
 
     def fetched(self, threads: int, local: Collection[Tensor]) -> tuple[Num, Num]:
-        """Bytes that all threads together fetch into their private caches: first of constants, second of tensors that
-        every run writes anew, usually on another core.
+        """Returns the bytes that all threads together fetch into their private caches. The first number counts
+        constants, the second tensors that every run writes anew, usually on another core.
 
         A thread executes consecutive units of the parallel loop. A box that several of its units share is fetched once.
-        `local`: the tensors that a unit computes itself; they are not fetched.
+        `local` holds the tensors that a unit computes itself, without a fetch.
         """
         constant: Num = 0
         written: Num = 0
@@ -336,11 +339,10 @@ class StageCost:
         return constant, written
 
     def traffic(self, moved: list[Num], capacity: float) -> Num:
-        """Bytes moved into a cache of `capacity` bytes.
+        """Returns the bytes moved into a cache of `capacity` bytes.
 
-        Take the outermost loop inside which the boxes of all operands fit: each of these boxes is loaded once. Where
-        the whole stage fits, it is resident: no traffic. `moved`: bytes by loop, as `moved_bytes` gives them, of one
-        operand or summed.
+        Each box inside the outermost loop with boxes that fit together is loaded once. A stage that fits as a whole is
+        resident: no traffic. `moved` holds bytes by loop (`moved_bytes`), of one operand or summed.
         """
         best, totals = moved[0], self.boxes.totals
         for p in range(1, len(self.boxes.loops)):
@@ -358,13 +360,13 @@ class Boxes(NamedTuple):
 
 
 def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
-    """Whether some index depends on both the innermost reduce axis and a spatial axis: a sliding window."""
+    """Returns whether some index depends on both the innermost reduce axis and a spatial axis: a sliding window."""
     inner, spatial = stage.reduce_axes[-1], set(stage.axes)
     return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
 
 
 def density(stage: Stage) -> float:
-    """The share of an unrolled stage's instances whose coefficient is not zero."""
+    """Returns the share of an unrolled stage's instances with a nonzero coefficient."""
     return _density(stage.body, stage.unrolled)
 
 
@@ -375,7 +377,7 @@ def _density(body: Expr, unrolled: tuple[Axis, ...]) -> float:
 
 
 def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
-    """Where an expression is known to be zero; dimension k of the result is axis k of `grid`."""
+    """Returns the positions at which an expression is certainly zero; dimension k of the result is axis k of `grid`."""
     match e:
         case Const(value):
             return np.asarray(value == 0)
@@ -389,9 +391,9 @@ def _is_zero(e: Expr, grid: tuple[Axis, ...]) -> NDArray[np.bool_]:
 
 
 def variants(tiling: Tiling) -> Num:
-    """Code variants of the register tile: per axis the full tile and the remainder.
+    """Returns the number of code variants of the register tile: per axis the full tile and the remainder.
 
-    An attached stage whose box is clipped at the tensor's end has other remainders there: four variants per axis.
+    An attached stage with a box clipped at the tensor's end has different remainders there: four variants per axis.
     """
     stage = tiling.stage
     total: Num = 1

@@ -37,7 +37,7 @@ def _nominal(phase: PhaseCost) -> float:
 
 
 def features(a: GpuAssessment) -> list[Num]:
-    """The `FEATURES` of points, before log2(1 + x)."""
+    """Returns the `FEATURES` of points, before log2(1 + x)."""
     phases = a.phases
     main = max(phases, key=_nominal)
     c = main.root

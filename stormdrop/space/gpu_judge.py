@@ -5,8 +5,8 @@ The estimate of a phase, in cycles of one multiprocessor that runs `r` blocks at
     max(r · max(instructions issued, shared-memory wavefronts, L1 wavefronts), one block's latencies)
 
 for every wave of blocks, but at least the bytes of L2 and DRAM over their bandwidths; plus the gap between two
-launches. One block's latencies are those of its reduce blocks, one after the other: they make splitting a long
-reduction worthwhile where there are few blocks. The estimate is made to rank points, not to predict seconds.
+launches. A block's latency is the sum of the latencies of its reduce blocks. Therefore splitting a long reduction pays
+if the blocks are few. The estimate is made to rank points, not to predict seconds.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.gpu import WARP, Gpu
 
 EXPOSED_SHARE = 0.5
-"""Of a memory latency that a block with matrix instructions waits for, what its neighbours do not hide."""
+"""The share of a memory latency that the neighbours of a block with matrix instructions do not hide."""
 L2_SHARE, OVERLAP = 0.5, 0.8
-"""Of the time that the L2 would take alone; of the shorter of the L2's time and the instructions', what is hidden.
-Both fitted to matrix products of 4096³ on an H200."""
+"""The share of the L2's unoverlapped time that counts; the hidden share of the shorter of L2 time and instruction time.
+Both were fitted to matrix products of 4096³ on an H200."""
 SPARED_REGISTERS = 16
-"""By how much the assembler may need fewer registers than are counted. Not relied on where several blocks must fit."""
+"""The registers that the assembler may save compared with the count. The limit for several resident blocks does not
+rely on the saving."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ class GpuJudge:
         return np.where(total.misfits == 0.0, total.seconds, np.inf)
 
     def least_seconds(self, s: Structure) -> float:
-        """A lower bound: arithmetic at peak on all lanes, and the launches."""
+        """Returns a lower bound: arithmetic at peak on all lanes, and the launches."""
         total, target = 0.0, self.target
         for stage in s.stages:
             if stage.level is not ComputeAt.LOAD:
@@ -87,7 +88,7 @@ class GpuJudge:
         return total * 0.5
 
     def fits(self, s: Structure) -> bool:
-        """Whether the shared memory of the smallest point is within the limit."""
+        """Returns whether the shared memory of the smallest point is within the limit."""
         smallest = self.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, self.target)})
         return all(float(phase.shared_bytes) <= self.target.shared_bytes_per_block for phase in smallest.phases)
 
@@ -120,7 +121,7 @@ class PhaseCost:
 
     @cached_property
     def threads(self) -> Num:
-        """Threads of a block: whole warps where accumulators are combined across threads."""
+        """Threads of a block: whole warps if accumulators are combined across threads."""
         threads = self.root.tiling.threads
         crossing: Num = 1
         for c in self.stages:
@@ -137,7 +138,7 @@ class PhaseCost:
 
     @cached_property
     def registers(self) -> Num:
-        """Registers of a thread: what the assembler will need, at most what the resident blocks leave it."""
+        """Registers of a thread: the assembler's estimated need, at most the thread's share with `residents` blocks."""
         return minimum(self._wanted_registers, self._allotted)
 
     @cached_property
@@ -192,7 +193,9 @@ class PhaseCost:
 
     @cached_property
     def issue_cycles(self) -> Num:
-        """Of one block: warp instructions over the issue rate of a multiprocessor, matrix products over theirs."""
+        """Cycles of one block to issue: warp instructions over the issue rate of a multiprocessor, or matrix products
+        over the rate of matrix products.
+        """
         k = self.target.coefficients
         rate = k.issue_per_cycle * self.target.fma_lanes / 128.0
         issued = sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
@@ -204,7 +207,7 @@ class PhaseCost:
 
     @cached_property
     def _waits_for_loads(self) -> Num:
-        """Whether every reduce block waits for its staged operands: no pipeline, or no asynchronous copies."""
+        """True if every reduce block waits for its staged operands: no pipeline, or no asynchronous copies."""
         waits: Num = self.root.tiling.depth <= 1
         for c in self.inside:
             if is_copy(c.stage):
@@ -225,12 +228,12 @@ class PhaseCost:
 
     @property
     def _l2_bytes_per_cycle(self) -> float:
-        """Of one multiprocessor, if all of them read."""
+        """The L2 bandwidth of one multiprocessor if all multiprocessors read."""
         return self.target.l2_gbs / (self.target.multiprocessors * self.target.clock_ghz)
 
     @cached_property
     def latency_cycles(self) -> Num:
-        """Of one block alone: waiting for memory, barriers, its own instructions, its start and its end."""
+        """Cycles of a block that runs alone: waits for memory, barriers, its own instructions, its start and end."""
         k = self.target.coefficients
         copies = [c for c in self.inside if is_copy(c.stage)]
         total: Num = k.block_cycles + sum_of([c.latency_cycles for c in self.stages if not is_copy(c.stage)])
@@ -249,7 +252,7 @@ class PhaseCost:
         return total + alone * 1.2
 
     def _wave(self, blocks: Num) -> Num:
-        """Cycles in which a multiprocessor runs so many blocks side by side."""
+        """Returns the cycles in which a multiprocessor runs `blocks` blocks side by side."""
         k = self.target.coefficients
         work = _bound(_bound(self.issue_cycles, self.shared_cycles), self.global_cycles)
         work = work * (1.0 + k.warp_gap / (blocks * self.warps))
@@ -270,7 +273,7 @@ class PhaseCost:
 
     @cached_property
     def dram_bytes(self) -> float:
-        """Constants, if they are cold; else only what exceeds the L2."""
+        """Bytes from DRAM: all tensors if together they exceed the L2, else the constants if they are cold."""
         tensors = {o.tensor for c in self.stages for o in c.operands if o.tensor not in c.shared}
         total = float(sum(t.nbytes for t in tensors))
         cold = float(sum(t.nbytes for t in tensors if t.constant)) if self.target.is_cold else 0.0
@@ -278,7 +281,7 @@ class PhaseCost:
 
     @cached_property
     def terms(self) -> dict[str, Num]:
-        """Seconds of each bound, if the others took none."""
+        """Seconds of each bound alone."""
         t = self.target
         hertz = t.clock_ghz * 1e9
         blocks = rounded_up(self.blocks / t.multiprocessors)
@@ -310,9 +313,10 @@ class PhaseCost:
 
 
 def _bound(a: Num, b: Num) -> Num:
-    """Two things that overlap: the longer one, and some more where they take equally long.
+    """Returns the time of two overlapping activities: about the longer time, and more if both times are equal.
 
-    The norm of the fourth power; 1.19 times each where they are equal. Fitted to products on an H200.
+    The bound is the fourth root of the sum of fourth powers: 1.19 times either time if both are equal. The exponent was
+    fitted to products on an H200.
     """
     squares = a * a, b * b
     return square_root(square_root(squares[0] * squares[0] + squares[1] * squares[1]))

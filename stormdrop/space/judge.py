@@ -29,7 +29,7 @@ class Assessment(Protocol):
     @property
     def tilings(self) -> dict[str, Tiling]: ...  # by stage
     @property
-    def demands(self) -> list[Num]: ...  # demand / limit of every constraint: legal where none exceeds 1
+    def demands(self) -> list[Num]: ...  # demand / limit of every constraint: legal if no demand exceeds 1
     @property
     def prior(self) -> Num: ...  # estimated seconds
     @property
@@ -42,8 +42,8 @@ class Judge(Protocol):
     """The cost model of one machine.
 
     `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's components
-    (`Structure.components`), a column per point; it returns estimated seconds, infinite where the program is illegal.
-    `least_seconds` is a lower bound over all points. `fits`: whether the smallest point fits into memory.
+    (`Structure.components`), a column per point; it returns estimated seconds, infinite if the program is illegal.
+    `least_seconds` is a lower bound over all points. `fits` returns whether the smallest point fits into memory.
     """
 
     @property

@@ -37,16 +37,17 @@ LIKELY_BLOCKS = 2  # of a multiprocessor
 TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
 GROUPS = (1, 2, 4, 8, 16)
 MOST_SPLIT_STEPS = 2
-"""Steps of split operands in one trip of a loop: of more, the assembler holds too many parts at once."""
+"""The most steps of split operands in one trip of a loop. With more steps the assembler holds too many parts at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One coordinate of a point.
 
-    `unit`, what a value counts: trips; rows or few rows (of the register tile); vectors; steps (unroll factor); parts
-    (of a reduction); depth (of a pipeline); pieces (of a vector); residents (blocks of a multiprocessor); group
-    (rows of blocks); flag.
+    `unit` is the unit of a value. Units of tiles are trips, rows and few rows (of the register tile), vectors, and
+    steps (unroll factor). Further units are parts (of a reduction), depth (of a pipeline), pieces (of a vector),
+    residents (blocks of a multiprocessor), group (rows of blocks), and flag.
     """
 
     name: str
@@ -55,7 +56,9 @@ class Knob:
 
     @property
     def axis(self) -> str | None:
-        """The axis that the knob tiles, `s2.a0`: knobs of one axis can exchange factors. None: not a tile size."""
+        """The axis that the knob tiles, e.g. `s2.a0`; None if the knob is not a tile size. Knobs of the same axis can
+        exchange factors.
+        """
         return None if self.unit not in TILE_UNITS else self.name.rpartition(".")[0] or None
 
     @property
@@ -63,7 +66,10 @@ class Knob:
         return (self.axis or self.name).rpartition(".")[0]
 
     def nearest(self, value: float) -> int:
-        """The choice closest to a value by ratio, the smaller on a tie. Numbers below one half count as one half."""
+        """Returns the choice closest to a value by ratio, the smaller on a tie.
+
+        Numbers below one half count as one half.
+        """
         above = bisect_left(self.choices, value)
         if above in (0, len(self.choices)):
             return self.choices[max(0, above - 1)]
@@ -73,12 +79,12 @@ class Knob:
 
 
 def _up_to(most: int, choices: Iterable[int]) -> tuple[int, ...]:
-    """The choices that do not exceed `most`, or 1."""
+    """Returns the choices that do not exceed `most`, or 1."""
     return tuple(c for c in choices if c <= max(1, most))
 
 
 def tile_choices(extent: int) -> tuple[int, ...]:
-    """Trip counts up to an extent: small numbers, 2^k, 3 * 2^k, and even splits `ceil(extent / n)`."""
+    """Returns trip counts up to an extent: small numbers, 2^k, 3 * 2^k, and even splits `ceil(extent / n)`."""
     extent = max(1, extent)
     base = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}
     power = 16
@@ -90,13 +96,15 @@ def tile_choices(extent: int) -> tuple[int, ...]:
 
 
 def register_choices(extent: int) -> tuple[int, ...]:
-    """Rows of the register tile: small numbers and even splits of the extent, up to MAX_ROWS."""
+    """Returns the choices of rows of the register tile: small numbers and even splits of the extent, up to MAX_ROWS."""
     base = {*range(1, 17), 20, 24, MAX_ROWS} | {-(-extent // n) for n in range(1, 9)}
     return _up_to(min(extent, MAX_ROWS), sorted(base))
 
 
 def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
-    """Rows of a stage without reuse, which gains little: at most 8, on the two innermost axes but the vector axis."""
+    """Returns the choices of rows for a stage without reuse: at most 8, on the two innermost axes but the vector axis.
+    Such a stage gains little from rows.
+    """
     if axis is transposing_axis(stage):
         return _up_to(axis.extent, (1, 2, 4, 8, 16))
     inner = [a for a in stage.axes if a is not stage.vector][-2:]
@@ -105,7 +113,7 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
-    """The knobs of all stages; `parts` is not among them."""
+    """Returns the knobs of all stages; `parts` is not among them."""
     found: list[Knob] = []
     for stage in s.stages:
         is_cooperative = nest_of(stage).is_cooperative
@@ -119,9 +127,9 @@ PARTS = "parts"
 
 
 def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
-    """The number of parts of every open split: powers of two and power-of-two multiples of the threads.
+    """Returns the number of parts of every open split: powers of two and power-of-two multiples of the threads.
 
-    All splits share the knob. Its choices are few: each needs a structure and a trace of its own.
+    All splits share the knob. Its choices are few: each choice needs a structure and a trace of its own.
     """
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
@@ -132,8 +140,10 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
 
 
 def likely_parts(splits: Sequence[OpenSplit], target: Target) -> tuple[int, ...]:
-    """The choices of `parts` worth an estimate before anything is measured. On a GPU: from the number that gives every
-    multiprocessor `LIKELY_BLOCKS` blocks of a typical tile to four times as many.
+    """Returns the choices of `parts` worth an estimate before any measurement.
+
+    `ideal` parts give every multiprocessor of a GPU `LIKELY_BLOCKS` blocks of a typical tile; the choices go from about
+    `ideal` to six times as many.
     """
     choices = parts_knob(splits, target).choices
     if not isinstance(target, Gpu):
@@ -143,12 +153,12 @@ def likely_parts(splits: Sequence[OpenSplit], target: Target) -> tuple[int, ...]
 
 
 def even_count(splits: Sequence[OpenSplit], parts: int) -> int:
-    """The canonical value of `parts`: the largest `even_parts` over the splits."""
+    """Returns the canonical value of `parts`: the largest `even_parts` over the splits."""
     return max(even_parts(split.extent, parts) for split in splits)
 
 
 def merged(first: tuple[Knob, ...], second: tuple[Knob, ...]) -> tuple[Knob, ...]:
-    """Two lists of the same knobs, with the union of their choices."""
+    """Merges two lists of the same knobs: every knob gets the union of its choices."""
     return tuple(
         replace(a, choices=tuple(sorted({*a.choices, *b.choices}))) for a, b in zip(first, second, strict=True)
     )
@@ -161,7 +171,7 @@ MOST_REDUCE_BLOCK = 64  # elements along one axis
 
 @memoised()
 def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
-    """The knobs of a stage in a thread block."""
+    """Returns the knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
     nest = nest_of(stage)
     has_reuse = nest.stages_operands

@@ -19,8 +19,8 @@ from stormdrop.target.gpu import WARP
 GROUP_ROWS = 8
 """Rows in a group, and so the rows that the lanes of a warp store to with one instruction."""
 SPLIT_REGISTERS = 5
-"""Registers in place of one register of a fragment that is split into a large and a small part (3xtf32). They are more
-than two, since the assembler splits fragments of later steps ahead."""
+"""The registers per register of a fragment that is split into a large and a small part (3xtf32). The number exceeds two
+because the assembler splits fragments of later steps ahead."""
 WARP_PRODUCTS = 370.0
 """bf16 multiply-adds per cycle of a warp that is alone on its quarter of a multiprocessor."""
 
@@ -58,12 +58,15 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def _instructions(self) -> Num:
-        """Matrix instructions of one step. One takes two groups of rows; an odd last group has one to itself."""
+        """Matrix instructions of one step.
+
+        An instruction takes two groups of rows; an odd last group has an instruction to itself.
+        """
         return ceil_div(self._row_groups, 2) * self._column_groups * self.matrix.kernel.products
 
     @cached_property
     def _step_products(self) -> Num:
-        """Multiply-adds of one step, in bf16 multiply-adds: one of tf32 takes as long as two."""
+        """Multiply-adds of a step, in bf16 multiply-adds: a tf32 multiply-add takes as long as two in bf16."""
         kernel = self.matrix.kernel
         weight = 1.0 if kernel.operand != "f32" else 2.0
         return self._instructions * (kernel.m * kernel.n * kernel.k * weight)
@@ -74,7 +77,7 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def body_instructions(self) -> Num:
-        """Instructions of one step: those that multiply, and those that round or split fragments."""
+        """Instructions of one step that multiply, round fragments or split fragments."""
         if self.matrix.kernel.operand != "f32":
             return self._instructions
         groups = zip((self._row_groups, self._column_groups), self.matrix.is_rounded)
@@ -85,7 +88,7 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def waiting_cycles(self) -> Num:
-        """Cycles in which no warp multiplies: all wait at a barrier, or for the first fragments of a loop iteration."""
+        """Cycles in which no warp multiplies: all wait at a barrier, or for the first fragments of an iteration."""
         k, turns = self.coefficients, self.steps / self.tiling.unroll
         return self.executions * self.tiles * (self.reduce_blocks * k.barrier_cycles + turns * k.loop_cycles)
 
@@ -95,8 +98,10 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def loads(self) -> list[tuple[Operand, Num, Num]]:
-        """See `BlockCost`. ldmatrix loads four 8 × 8 matrices at once, one row of 16 bytes a lane. 32-bit elements that
-        are not contiguous along k are loaded one by one.
+        """See `BlockCost`.
+
+        An ldmatrix instruction loads four 8 × 8 matrices at once, one row of 16 bytes a lane. 32-bit elements that are
+        not contiguous along k are loaded individually.
         """
         inner = self.stage.reduce_axes[-1]
         found: list[tuple[Operand, Num, Num]] = []

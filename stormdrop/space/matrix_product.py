@@ -35,16 +35,16 @@ from stormdrop.target.microkernels import MATRIX_KERNELS, Microkernel, Precision
 from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES, MATRIX_STRUCTURE
 
 HALF_PADDING_BYTES, WORD_PADDING_BYTES = 16, 32
-"""Padding of the rows of a copy in shared memory, against bank conflicts. The first where ldmatrix loads fragments: its
-eight rows of 16 bytes lie in different banks. The second where ldmatrix cannot, for 32-bit elements with rows along the
-operand's own axis: the lanes of a warp read eight neighbours in each of four rows."""
+"""Padding of the rows of a copy in shared memory, against bank conflicts. The first holds if ldmatrix loads fragments:
+its eight rows of 16 bytes lie in different banks. The second is for 32-bit elements with rows along the operand's own
+axis, which ldmatrix cannot load. The lanes of a warp read eight neighbours in each of four rows."""
 HALF_OF_LAST_BIT = 0x1000
-"""Half of the last mantissa bit of a tf32, as bits of an f32. Added before the lower bits are cleared, it rounds to the
-nearest, ties away from zero, as cvt.rna does."""
+"""Half of the last mantissa bit of a tf32, as bits of an f32. Adding this constant before clearing the lower bits
+rounds to the nearest, ties away from zero, like cvt.rna."""
 
 
 class Factors(NamedTuple):
-    """The operands of a product: one varies along the rows, the other along the columns (the vector axis)."""
+    """The operands of a product. `row` varies along the rows, `column` along the columns (the vector axis)."""
 
     row: Expr
     column: Expr
@@ -52,12 +52,12 @@ class Factors(NamedTuple):
 
 
 class MatrixProduct:
-    """Sum products by matrix instructions of a warp, with the operands staged in shared memory.
+    """Tensorisation: sums products by matrix instructions of a warp, with the operands staged in shared memory.
 
         C[i,j] += A[i,k] * B[k,j]   ->   per reduce block: A'[i,k] = round(A[i,k]);  B'[k,j] = round(B[k,j])
                                          per warp:         C[16,8] += A'[16,k] * B'[k,8]
 
-    Arguments: the precision, the axis of the rows, and for each of the two operands where it is rounded:
+    The arguments are the precision, the axis of the rows, and the place where each of the two operands is rounded:
 
         block   in the copy to shared memory; to tf32 only when fragments are read from there
         root    the whole tensor, in a phase before
@@ -85,7 +85,7 @@ class MatrixProduct:
         return [*((target.precision, rows, *pair) for pair in chosen), None]
 
     def _places(self, s: Structure, op: Expr, kernel: Microkernel) -> list[ComputeAt]:
-        """Where an operand may be rounded; `block` alone where it is split, or has the instruction's type already."""
+        """Returns the places to round an operand: only `block` if it is split, or has the instruction's type."""
         tensor = operand_load(op).tensor
         if kernel.products > 1 or op.dtype == kernel.operand != "f32":
             return [ComputeAt.REDUCE_BLOCK]
@@ -125,7 +125,7 @@ class MatrixProduct:
 
 
 def _factors(stage: Stage, kernel: Microkernel) -> Factors | None:
-    """The operands of a stage that sums f32 products, perhaps under a condition on indices; None for other stages."""
+    """Returns the operands of a stage that sums f32 products, perhaps under an index condition; else None."""
     body = stage.body
     if isinstance(body, Select) and index_condition(body.condition) and isinstance(body.a, Bin) and _is_zero(body.b):
         body = body.a
@@ -139,7 +139,7 @@ def _factors(stage: Stage, kernel: Microkernel) -> Factors | None:
         return None
     if stage.vector in axes_of(pair[0]):
         pair.reverse()
-    known, inner = operands(stage.body), stage.reduce_axes[-1]
+    known, inner = frozenset(operands(stage.body)), stage.reduce_axes[-1]
     for op in pair:
         if op not in known or op.dtype not in ("f32", kernel.operand) or inner not in axes_of(op):
             return None
@@ -160,7 +160,10 @@ def _is_zero(e: Expr) -> bool:
 
 
 def _padded(stage: Stage, kernel: Microkernel) -> Stage:
-    """The stage with its innermost reduce axis rounded up to a multiple of k. Its body still has the old axis."""
+    """Returns the stage with its innermost reduce axis rounded up to a multiple of k.
+
+    Its body still has the old axis.
+    """
     axis = stage.reduce_axes[-1]
     if axis.extent % kernel.k == 0:
         return stage
@@ -171,7 +174,7 @@ def _padded(stage: Stage, kernel: Microkernel) -> Stage:
 
 
 def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
-    """An operand over the padded axis `longer`: zero beyond the end of `axis`."""
+    """Returns an operand over the padded axis `longer`, zero beyond the end of `axis`."""
     if axis is longer:
         return element
     inside, moved = compare("lt", longer, axis.extent), substitute(element, {axis: longer})
@@ -181,7 +184,7 @@ def _within(element: Expr, axis: Axis, longer: Axis) -> Expr:
 
 
 def _rounded(x: Expr, kernel: Microkernel) -> Expr:
-    """A number in the instruction's format: of another type, or for tf32 an f32 whose mantissa has 10 bits."""
+    """Returns a number in the instruction's format: converted, or for tf32 an f32 with a mantissa of 10 bits."""
     if kernel.operand != "f32":
         return build.cast(x, kernel.operand)
     bits = binary("add", call("bits_as_i32", x), HALF_OF_LAST_BIT)
@@ -191,8 +194,9 @@ def _rounded(x: Expr, kernel: Microkernel) -> Expr:
 def _rounded_ahead(
     s: Structure, id: str, stage: Stage, element: Expr, kernel: Microkernel, number: int, level: ComputeAt
 ) -> tuple[Structure, Expr]:
-    """The structure with a stage before `stage` that rounds the whole tensor of an operand, and the operand as read
-    from the rounded tensor.
+    """Returns the structure with a new stage before `stage`, and the operand as read from the new stage's tensor.
+
+    The new stage rounds the whole tensor of the operand.
     """
     load = loads(element)[0]
     source = load.tensor
@@ -202,7 +206,7 @@ def _rounded_ahead(
     rounded = Tensor(name, source.shape, kernel.operand, source.constant, Compute(axes, body))
     is_load = level is ComputeAt.LOAD
     if is_load and not source.constant:
-        raise ScheduleError(f"{source.name} is no constant, and not known at load time")
+        raise ScheduleError(f"{source.name} is no constant and has no value at load time; round it in another place")
     long = [a for a in axes if a.extent > 1] or list(axes)
     ahead = Stage(
         f"{id}.{number}r",
@@ -230,10 +234,11 @@ def _rounded_ahead(
 
 
 def _staged(stage: Stage, element: Expr, kernel: Microkernel, number: int, along: Axis) -> tuple[Stage, Expr]:
-    """The stage that copies an operand to shared memory, converted to the instruction's type, and the load from there.
+    """Returns the stage that copies an operand to shared memory, converted to the instruction's type, and the load from
+    there.
 
-    `along` is the axis of the operand's rows or columns. The copy's last axis is the one that is contiguous in the
-    source: `along`, or the innermost reduce axis.
+    `along` is the axis of the operand's rows or columns. The copy's last axis is the contiguous axis of the source:
+    `along`, or the innermost reduce axis.
     """
     load = loads(element)[0]
     inner = stage.reduce_axes[-1]

@@ -3,8 +3,8 @@
     up, down      one knob to an adjacent choice
     shift         one knob of an axis up and another of the same axis down, or the reverse
 
-A step counts choices, not values: step 2 is two choices further. A canonical value may lie between two choices; its
-neighbours are those two. The rows after a move consist of choices; they may be neither canonical nor legal.
+A step counts choices, not values: step 2 is two choices further. A canonical value may lie between two choices; these
+two choices are its neighbours. The rows after a move consist of choices; they may be neither canonical nor legal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Points = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`knob` goes up (+1) or down (-1); `partner`, of the same axis, compensates: their product is kept."""
+    """A step of `knob` up (+1) or down (-1).
+
+    `partner`, a knob of the same axis, compensates: the product of both is kept.
+    """
 
     knob: int
     sign: int
@@ -37,7 +40,7 @@ class Move:
 
 @lru_cache(maxsize=256)
 def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
-    """All moves: both signs of each knob, and of each ordered pair of knobs of one axis."""
+    """Returns all moves: both signs of each knob, and of each ordered pair of knobs of one axis."""
     axes = [k.axis or k.name for k in knobs]
     free = [i for i, k in enumerate(knobs) if len(k.choices) > 1]
     found: list[Move] = []
@@ -48,9 +51,9 @@ def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
 
 
 def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], step: int = 1) -> tuple[int, ...] | None:
-    """The row after several moves of different knobs. Moves beyond the last choice are skipped.
+    """Returns the row after several moves of different knobs. Moves beyond the last choice are skipped.
 
-    None where the row does not change.
+    Returns None if the row does not change.
     """
     row = list(point)
     for move in moves:
@@ -65,7 +68,7 @@ def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], st
 
 
 def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
-    """The choice `step` choices above or below a value, clamped to the last; None where no choice lies that way."""
+    """Returns the choice `step` choices above or below a value, clamped to the last; None if there is no choice."""
     if step > 0:
         above = bisect_right(choices, value)
         return choices[min(above + step, len(choices)) - 1] if above < len(choices) else None
@@ -74,7 +77,7 @@ def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
 
 
 def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
-    """The moves that change a point, and the rows after them."""
+    """Returns the moves that change a point, and the rows after them."""
     found, rows = Neighbourhood.of(knobs).rows(np.array([point], dtype=np.int64).reshape(1, len(knobs)))
     moves = moves_of(knobs)
     return [moves[k] for k in found[1]], rows
@@ -109,7 +112,9 @@ class Neighbourhood:
         )
 
     def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
-        """((point, move) of each row, rows): the row after every move of every point; unchanged rows are left out."""
+        """Returns ((points, moves), rows): the row after every move of every point, and the point and the move of each
+        row. Unchanged rows are left out.
+        """
         here = points.astype(np.float64)
         n = len(self.knob)
         table = np.arange(len(self.counts))
@@ -130,7 +135,7 @@ class Neighbourhood:
         return (found[0], found[1]), rows[found].astype(np.int64)
 
     def _nearest(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """`Knob.nearest` of every partner, vectorised."""
+        """Returns `Knob.nearest` of every partner, vectorised."""
         choices = self.choices[self.partner]
         above = (choices < wanted[:, :, None]).sum(axis=2)
         table = np.arange(len(self.partner))

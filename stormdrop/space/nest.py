@@ -1,8 +1,9 @@
 """Loop nests: the tiling levels of a stage, their loop order, and the source of every trip count.
 
-A stage's tiling structure (`target.structures`) lists levels; a `Nest` holds those that apply to the stage. Every
-spatial axis has one loop at each spatial level, and every reduce axis one at each reduce level; a `LoopLevel` names
-such a loop. Knobs are named after loops: `s2.a0.3` is level 3 of axis a0 of stage s2; 0 is the outermost.
+A stage's tiling structure (`target.structures`) lists levels; a `Nest` holds the levels that apply to the stage. Every
+spatial axis has one loop at each spatial level, and every reduce axis has one loop at each reduce level. A `LoopLevel`
+names such a loop. Knobs are named after loops: `s2.a0.3` is level 3 of axis a0 of stage s2, counted from 0, the
+outermost.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Nest:
     outside_reduction: int
     """The number of the innermost spatial level outside all reduce loops."""
     order: tuple[LoopLevel, ...]
-    """All loops but the unrolled ones of the register tile, outermost first."""
+    """All loops but the unrolled loops of the register tile, outermost first."""
 
     @property
     def register(self) -> int:
@@ -51,31 +52,31 @@ class Nest:
 
     @property
     def outermost(self) -> int:
-        """The number of the outermost spatial level: 0 of a root stage, more of an attached one (no parallel level)."""
+        """The number of the outermost spatial level: 0 for a root stage, more for an attached stage."""
         return self.spatial[0].number
 
     @property
     def is_blocked(self) -> bool:
-        """Whether reduce loops enclose spatial loops: accumulators are in memory between reduce blocks."""
+        """True if reduce loops enclose spatial loops: accumulators are in memory between reduce blocks."""
         return len(self.reduce) == 2
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether the threads of a block execute the nest together, as on a GPU."""
+        """True if the threads of a block execute the nest together, as on a GPU."""
         return any(level.kind in (LoopKind.THREAD, LoopKind.WARP) for level in self.spatial)
 
     @property
     def stages_operands(self) -> bool:
-        """Whether the threads of a block copy operands to shared memory in every reduce block."""
+        """True if the threads of a block copy operands to shared memory in every reduce block."""
         return self.is_cooperative and self.is_blocked and not self.reduces_across_threads
 
     @property
     def reduces_across_threads(self) -> bool:
-        """Whether a level divides the reduce axes among the threads of a block."""
+        """True if a level divides the reduce axes among the threads of a block."""
         return any(level.kind is LoopKind.THREAD for level in self.reduce)
 
     def numbers(self, kind: LoopKind) -> tuple[int, ...]:
-        """The numbers of the spatial levels of a kind."""
+        """Returns the numbers of the spatial levels of a kind."""
         return tuple(level.number for level in self.spatial if level.kind is kind)
 
     @property
@@ -92,7 +93,10 @@ class Nest:
 
 @memoised()
 def nest_of(stage: Stage) -> Nest:
-    """The levels of a stage. An attached stage runs inside its host's parallel loop: it has no parallel level."""
+    """Returns the levels of a stage.
+
+    An attached stage runs inside its host's parallel loop and has no parallel level.
+    """
     assert stage.tiling is not None
     spatial: list[NestLevel] = []
     reduce: list[NestLevel] = []
@@ -114,7 +118,7 @@ def nest_of(stage: Stage) -> Nest:
 
 
 def _axis_order(stage: Stage, inner: bool) -> Sequence[Axis]:
-    """The axes of a spatial level, outermost first; `inner`: inside reduce loops.
+    """Returns the axes of a spatial level, outermost first. `inner` marks levels inside reduce loops.
 
     There the vector axis is outermost: a packed panel is reused while it is in L1.
     """
@@ -124,7 +128,7 @@ def _axis_order(stage: Stage, inner: bool) -> Sequence[Axis]:
 
 
 def is_copy(stage: Stage) -> bool:
-    """Whether a stage packs an operand of another one."""
+    """Returns whether a stage packs an operand of another stage."""
     return stage.reader is not None
 
 
@@ -132,10 +136,10 @@ def is_copy(stage: Stage) -> bool:
 
 
 class Trips(Enum):
-    """How a loop gets its trip count."""
+    """The sources of a loop's trip count."""
 
     ONE = "one"
-    REST = "rest"  # the quotient: what the levels inside leave of the axis
+    REST = "rest"  # the quotient of the axis by the levels inside
     KNOB = "knob"  # a knob, clamped to the quotient
     READER = "reader"  # of a copy: the vectors in its reader's register tile
     LANES = "lanes"  # the number of lanes: a register-blocked transpose
@@ -152,13 +156,16 @@ class Cut(NamedTuple):
 
 @memoised()
 def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
-    """The cuts of every axis, innermost level first."""
+    """Returns the cuts of every axis, innermost level first."""
     spatial = [(a, tuple(_spatial_cuts(stage, a))) for a in stage.axes]
     return (*spatial, *((a, tuple(_reduce_cuts(stage, a))) for a in stage.reduce_axes))
 
 
 def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
-    """The levels of a spatial axis. The vector tile of a copy is its reader's: no knob. Load-time stages have none."""
+    """Returns the levels of a spatial axis.
+
+    The vector tile of a copy is its reader's: no knob. Load-time stages have no knobs.
+    """
     rests = rest_level(stage, axis)
     if nest_of(stage).is_cooperative:
         return _cooperative_cuts(stage, axis, rests)
@@ -186,7 +193,10 @@ def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
 
 
 def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
-    """The levels of a spatial axis in a thread block. A stage inside another's block takes that block's threads."""
+    """Returns the levels of a spatial axis in a thread block.
+
+    A stage inside another's block takes that block's threads.
+    """
     found: list[Cut] = []
     for level in reversed(nest_of(stage).spatial):
         is_register = level.kind is LoopKind.REGISTER
@@ -205,8 +215,9 @@ def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
 
 
 def has_rows(stage: Stage, axis: Axis) -> bool:
-    """Whether a register tile may have several elements along a spatial axis. Those of one matrix product share an
-    operand along every axis but the columns: other axes are the rows'.
+    """Returns whether a register tile may have several elements along a spatial axis.
+
+    In a matrix product this holds for the columns (the vector axis) and for axes that the column operand does not have.
     """
     if stage.matrix is None or axis is stage.vector:
         return True
@@ -228,7 +239,7 @@ def _cut(stage: Stage, axis: Axis, number: int, source: Trips) -> Cut:
 
 
 def rest_level(stage: Stage, axis: Axis) -> int:
-    """The level whose trip count is the quotient: the outermost; one further in for an axis in `stage.unsplit`."""
+    """Returns the level that takes the quotient: the outermost, or the next inner level for axes in `stage.unsplit`."""
     nest = nest_of(stage)
     return min(nest.outermost + 1, nest.register) if axis in stage.unsplit else nest.outermost
 
@@ -237,25 +248,26 @@ def rest_level(stage: Stage, axis: Axis) -> int:
 
 
 def vectors_knob(stage: Stage) -> str | None:
-    """The knob for the number of vector accumulators along a reduced vector axis."""
+    """Returns the knob for the number of vector accumulators along a reduced vector axis."""
     tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not ComputeAt.LOAD
     return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if tuned and stage.vector is not None else None
 
 
 def unroll_knob(stage: Stage) -> str | None:
-    """The knob for the unroll factor of the innermost reduce loop."""
+    """Returns the knob for the unroll factor of the innermost reduce loop."""
     tuned = stage.is_reduction and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.unroll" if tuned else None
 
 
 def depth_knob(stage: Stage) -> str | None:
-    """The knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
+    """Returns the knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
     return f"{stage.id}.depth" if nest_of(stage).stages_operands else None
 
 
 def has_layouts(stage: Stage) -> bool:
-    """Whether a copy in shared memory can lie there in two orders (`space.boxes`): it ends in a reduce axis. Fragments
-    of matrix instructions are read in the order of the source.
+    """Returns whether a copy in shared memory has two possible layouts (`space.boxes`): it ends in a reduce axis.
+
+    Fragments of matrix instructions are read in the order of the source.
     """
     kinds = [stage.axis_id(a).startswith("r") for a in stage.axes]
     is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
@@ -263,34 +275,34 @@ def has_layouts(stage: Stage) -> bool:
 
 
 def layout_knob(stage: Stage) -> str | None:
-    """The flag that puts the reduce axes of a staged operand first in shared memory."""
+    """Returns the flag that puts the reduce axes of a staged operand first in shared memory."""
     return f"{stage.id}.layout" if has_layouts(stage) else None
 
 
 def pieces_knob(stage: Stage) -> str | None:
-    """The knob for the pieces in which a vector of a staged operand is copied: 1 is the widest copy of a thread."""
+    """Returns the knob for the pieces in which a thread copies a vector of a staged operand: 1 is the widest copy."""
     is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
     return f"{stage.id}.pieces" if is_staged and stage.vector is not None and not stage.row_padding else None
 
 
 def residents_knob(stage: Stage) -> str | None:
-    """The knob for the blocks that a multiprocessor must have registers for at the same time."""
+    """Returns the knob for the blocks for which a multiprocessor must have registers at the same time."""
     return f"{stage.id}.residents" if stage.host is None and depth_knob(stage) is not None else None
 
 
 def group_knob(stage: Stage) -> str | None:
-    """The knob for the order of blocks: so many rows of blocks are passed together, column by column."""
+    """Returns the knob for the order of blocks: the rows of blocks that are traversed together, column by column."""
     return f"{stage.id}.group" if row_axis(stage) is not None else None
 
 
 def row_axis(stage: Stage) -> Axis | None:
-    """The axis whose blocks may be grouped: the innermost but the vector axis; None: blocks have one order only."""
+    """Returns the axis of groupable blocks, the innermost but the vector axis; None if blocks have a single order."""
     if stage.host is not None or depth_knob(stage) is None or stage.vector not in stage.axes or len(stage.axes) < 2:
         return None
     return [a for a in stage.axes if a is not stage.vector][-1]
 
 
 def peel_knob(stage: Stage) -> str | None:
-    """The flag that fully unrolls the second innermost reduce loop: one copy of the innermost loop per value."""
+    """Returns the flag that fully unrolls the second innermost reduce loop: a copy of the innermost loop per value."""
     tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled
     return f"{stage.id}.peel" if tuned else None

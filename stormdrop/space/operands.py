@@ -52,7 +52,7 @@ class Operand:
 
 @memoised()
 def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
-    """The loads of the reduction body (or of the elementwise stage), then the store, always last."""
+    """Returns the loads of the reduction body (or of the elementwise stage), then the store, always last."""
     found: list[Operand] = []
     body = stage.body if stage.is_reduction else stage.finish
     for op in operands(body):
@@ -75,7 +75,7 @@ def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bo
     rows = {a: abs(address.coefficient(a)) * ITEMSIZE[tensor.dtype] for a in stage.axes if a is not stage.vector}
     row_bytes = () if packed else tuple((a, stride) for a, stride in rows.items() if stride)
     stride: int | None = 0
-    if stage.vector in axes:
+    if stage.vector is not None and stage.vector in axes:
         is_linear = all(affine(i).coefficient(stage.vector) for i in indices if stage.vector in axes_of(i))
         stride = 1 if packed else address.coefficient(stage.vector) if is_linear else None
     return Operand(tensor, indices, axes, packed, stride, guarded, dims, row_bytes)
@@ -88,7 +88,7 @@ def _dim(index: Expr, extent: int) -> Dim:
 
 
 def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
-    """`Operand.borders`: one entry for each spatial and reduce axis that a bounds check relates."""
+    """Returns `Operand.borders`: one entry for each spatial and reduce axis that a bounds check relates."""
     tied: dict[tuple[Axis, Axis], list[Expr]] = {}
     for part in conjuncts(op.condition):
         spatial = [a for a in stage.axes if a in axes_of(part)]
@@ -109,7 +109,7 @@ def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
 
 
 def _positions(a: Axis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The positions of an axis, sampled evenly if too many: a running sum relates two axes of maybe a million each."""
+    """Returns the positions of an axis, sampled evenly if too many: running sums relate axes of a million positions."""
     if a.extent <= MOST_POSITIONS:
         return np.arange(a.extent)
     return np.linspace(0, a.extent - 1, MOST_POSITIONS).astype(np.int64)

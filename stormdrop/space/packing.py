@@ -21,18 +21,20 @@ DOTS = {(m.operand, m.accumulator): m for m in (BF16_DOT, I16_DOT)}
 
 
 class DotPairs:
-    """Pair the reduction steps of a product of bf16 or i16 for the machine's two-way dot-product instruction.
+    """Dot-product pairing: pairs the reduction steps of a product of bf16 or i16 for the machine's two-way dot-product
+    instruction.
 
         C[i,j] += f32(A[i,k]) * f32(B[k,j])
           ->   B2[k,j] = pair(B[2k,j], B[2k+1,j]);   C[i,j] += dot(pair(A[i,2k], A[i,2k+1]), B2[k,j])
 
-    An odd extent is padded with zero. The pairs of the vector operand are packed; the argument is as in `Pack`.
+    An odd extent is padded with zero. The pairs of the vector operand are packed. The argument is the place of the
+    copy, as in `Pack`.
     """
 
     name, version = "dot", 1
 
     def _factors(self, stage: Stage) -> tuple[Load, Load] | None:
-        """The broadcast operand and the vector operand."""
+        """Returns the broadcast operand and the vector operand."""
         match stage.body:
             case Bin("mul", Cast(Load() as a), Cast(Load() as b)) if stage.combiner == "sum":
                 pass
@@ -73,7 +75,7 @@ class DotPairs:
 
 
 def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
-    """The elements 2 * half and 2 * half + 1 of `x` along `axis`, zero beyond the end."""
+    """Returns the elements 2 * half and 2 * half + 1 of `x` along `axis`, zero beyond the end."""
     low, high = (substitute(x, {axis: half * 2 + k}) for k in range(2))
     if axis.extent % 2:
         high = select(compare("lt", half * 2 + 1, axis.extent), high, Const(0, x.dtype))
@@ -81,13 +83,14 @@ def _pair(x: Load, axis: Axis, half: Axis) -> Expr:
 
 
 class Pack:
-    """Copy an operand into the order in which its reader's register tile reads it.
+    """Packing: copies an operand into the order in which its reader's register tile reads it.
 
         C[i,j] += A[i,k] * B[k,j]   ->   B'[j/w, k, j%w] = B[k,j];   C[i,j] += A[i,k] * B'[j/w, k, j%w]
 
-    Arguments: the operand's number, and where the copy is computed (`ComputeAt`). `load`: at load time, for constants;
-    `root`: in a phase before; `thread`, `block`: into per-thread scratch. More such pairs copy more operands. On a GPU
-    `block` stages the operand in shared memory: the threads of a block copy it together, in every reduce block.
+    The arguments are the operand's number and the place where the copy is computed (`ComputeAt`). `load` copies
+    constants at load time, `root` copies in a preceding phase, `thread` and `block` copy into per-thread scratch. More
+    such pairs copy more operands. On a GPU `block` stages the operand in shared memory: the threads of a block copy it
+    together, in every reduce block.
     """
 
     name, version = "pack", 1
@@ -118,7 +121,7 @@ class Pack:
         return chosen
 
     def _staged(self, stage: Stage) -> Sequence[Args | None]:
-        """Shared memory for every operand that threads of a block share; or for none."""
+        """Returns two options: shared memory for every operand that threads of a block share, or for no operand."""
         found: list[str | int] = []
         for k, op in enumerate(operands(stage.body)):
             is_direct = len(loads(operand_load(op))) == 1
@@ -139,8 +142,8 @@ class Pack:
             if k >= len(listed) or not stage.is_reduction:
                 raise ScheduleError(f"{stage.id} has no operand {k}")
             op, body = listed[k], reader.body
-            # Other operands may be copied already: this one's number in the present body.
-            present = operands(body).index(op)
+            # Other operands may be copied already: find the operand's number in the present body.
+            present = next(k for k, operand in enumerate(operands(body)) if operand is op)
             copy, after = _packed(reader, present, level, str(k))
             s = with_copy(s, reader, operand_load(op).tensor, level, (copy, after))
             reader = after
@@ -148,7 +151,7 @@ class Pack:
 
 
 def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
-    """Where a run-time operand of a stage may be copied."""
+    """Returns the places where a run-time operand of a stage may be copied."""
     writer = s.writer(source)
     if writer is not None and writer.host is not None:
         return [ComputeAt.UNIT]
@@ -157,7 +160,7 @@ def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
 
 
 def with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new: tuple[Stage, Stage]) -> Structure:
-    """The structure with a copy of `source` and its reader instead of the stage."""
+    """Returns the structure with a copy of `source` and its reader instead of the stage."""
     writer = s.writer(source)
     if place is not ComputeAt.UNIT and writer is not None and writer.host is not None:
         raise ScheduleError(f"{writer.id} is computed inside a parallel loop; its copy can stand only there")
@@ -166,7 +169,7 @@ def with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new:
 
 @memoised(1024)
 def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, Stage]:
-    """The copy of an operand, and the stage that reads it."""
+    """Returns the copy of an operand, and the stage that reads it."""
     op = operands(stage.body)[k]
     source_element = guarded_operand(stage.body, op)
     if source_element is None:
@@ -177,9 +180,10 @@ def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, S
 def copied_operand(
     stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None, last: Axis | None = None
 ) -> tuple[Stage, Stage]:
-    """The copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or `op`.
+    """Returns the copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or
+    `op`.
 
-    `last`: the axis whose elements lie side by side in the copy; by default the vector axis, else the last reduce axis.
+    `last` is the contiguous axis of the copy: by default the vector axis, else the last reduce axis.
     """
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
@@ -220,16 +224,17 @@ def copied_operand(
 
 
 def _copied_along(op: Expr, order: Sequence[Axis], own: Mapping[Axis, Axis]) -> Axis | None:
-    """The axis along which neighbouring threads copy: contiguous in the source, by preference also in the copy."""
+    """Returns the axis along which neighbouring threads copy: contiguous in the source, preferably also in the copy."""
     load = loads(op)[0]
     found = [a for a in reversed(order) if walks(load.tensor, load.indices, a)]
     return own[(found or [order[-1]])[0]] if order else None
 
 
 def guarded_operand(body: Expr, op: Expr) -> Expr | None:
-    """The operand under the conditions on its own axes with which the body reads it: 0 where it is not read.
+    """Returns the operand, restricted by the conditions on its own axes with which the body reads it: 0 at positions
+    without a read.
 
-    None where a condition relates its axes to other axes: a copy is indexed by its own axes alone.
+    Returns None if a condition relates its axes to other axes: a copy is indexed by its own axes alone.
     """
     paths = [[c for c in path if not axes_of(c).isdisjoint(axes_of(op))] for path in occurrences(body)[op]]
     if not all(paths):

@@ -1,9 +1,9 @@
-"""Re-fitting: a schedule that was found for one task, the donor, as candidates for another task.
+"""Schedule transfer (re-fitting): the schedule of one task, the donor, yields candidates for another task.
 
     same class          replay the donor's derivation; its tile sizes are re-fitted to the new extents
-    same anchor class   derive the anchor stages as the donor does, the epilogue as a default schedule would
+    same anchor class   derive the anchor stages as the donor does, the epilogue as a default schedule does
 
-Tile sizes are re-fitted in three ways, since no one of them is right for every axis:
+Tile sizes are re-fitted in three ways, since no single way is right for every axis:
 
     by value    the lengths of inner tiles stay; the outermost loop takes what remains, as TVM replays a log
     by ratio    the outermost tile grows or shrinks with the extent; the outermost loop keeps its trip count
@@ -35,22 +35,24 @@ from stormdrop.space.structure import Args, Stage, Structure
 from stormdrop.target.machine import Target
 
 READER_RULES = frozenset({"inline", "fuse", "place"})
-"""Rules that depend on the readers of a stage. The results of an anchor are read by the epilogue: not the donor's."""
+"""Rules that depend on the readers of a stage. The epilogue, which reads an anchor's results, differs from the
+donor's."""
 SAMPLES = 64
-"""Of each component of a sketch with another epilogue, to choose the knobs that the donor does not have."""
+"""Samples of each component of a sketch with another epilogue. They choose the knobs that the donor does not have."""
 
 Way = Callable[[Sequence[int], int, int], Sequence[int]]
-"""From the donor's trip counts of an axis, innermost first, the axis's extent and the donor's: the new trip counts."""
+"""A function from the donor's trip counts of an axis (innermost first), the axis's extent and the donor's extent to the
+new trip counts."""
 _COMPUTE = re.compile(r"(s\d+)p?\.")
 
 
 def refit(
     schedule: Schedule, donor: Task, task: Task, target: Target, rules: Sequence[Rule] = RULES
 ) -> tuple[Schedule, ...]:
-    """Candidates for a task from the schedule of another one, each once: by value, by ratio, even.
+    """Returns distinct candidates for a task from the schedule of another task: by value, by ratio, even.
 
-    Empty where the tasks share neither a class nor an anchor class, or the derivation cannot be carried over.
-    Raises ScheduleError where the schedule is not one of the donor's class.
+    The result is empty if the tasks share neither a class nor an anchor class, or if the derivation does not apply to
+    the task. Raises ScheduleError if the schedule is not of the donor's class.
     """
     origin = replayed(donor, variant_of(donor, schedule), schedule.steps, target, checked(rules))
     values = dict(schedule.values)
@@ -70,21 +72,21 @@ class _Carried:
     sketch: Sketch
     donor: Mapping[str, Stage]
     values: Mapping[str, int]
-    """Of the donor, and by default where it has none."""
+    """The donor's values; default values for knobs that the donor does not have."""
 
     def candidates(self) -> tuple[Schedule, ...]:
         points = [self.sketch.fit(self._moved(way)) for way in (_by_value, _by_ratio, _evenly)]
         return tuple(dict.fromkeys(self.sketch.schedule(point[0]) for point in points))
 
     def seconds(self) -> float:
-        """The estimate of the point that is fitted by value; infinite where none is legal."""
+        """Returns the estimate of the point that is fitted by value; infinite if no point is legal."""
         try:
             return float(self.sketch.prior(self.sketch.fit(self.values))[0])
         except ScheduleError:
             return inf
 
     def _moved(self, way: Way) -> dict[str, int]:
-        """The values, with the trip counts of every axis that the donor has too re-fitted in one way."""
+        """Returns the values, with re-fitted trip counts for every axis that the donor has too."""
         moved, vector_bytes = dict(self.values), self.sketch.target.vector_bytes
         for stage in self._structure().stages:
             if stage.id not in self.donor:
@@ -98,7 +100,7 @@ class _Carried:
         return moved
 
     def _structure(self) -> Structure:
-        """With the number of parts that a split reduction will have here."""
+        """Returns the structure with the number of parts that a split reduction has in this task."""
         parts = next((k for k in self.sketch.knobs if k.name == PARTS), None)
         if parts is None:
             return self.sketch.structure
@@ -106,7 +108,7 @@ class _Carried:
 
 
 def _steps(stage: Stage, vector_bytes: int) -> dict[str, int]:
-    """The extents of a stage by axis id, in the unit of its knobs: vectors along the vector axis."""
+    """Returns the extents of a stage by axis id, in the unit of its knobs: vectors along the vector axis."""
     lanes = vector_bytes // stage.itemsize
     axes = (*stage.axes, *stage.reduce_axes)
     return {stage.axis_id(a): -(-a.extent // lanes) if a is stage.vector else a.extent for a in axes}
@@ -120,7 +122,7 @@ def _by_value(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
 
 
 def _by_ratio(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
-    """Scale the product of the trip counts with the extent: the outermost count, and inner ones once that is 1."""
+    """Scales the product of the trip counts with the extent: the outermost count, then inner counts once it is 1."""
     scaled, rest = list(trips), extent / max(1, before)
     for k in reversed(range(len(scaled))):
         wanted = scaled[k] * rest
@@ -130,7 +132,7 @@ def _by_ratio(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
 
 
 def _evenly(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
-    """Cut the extent into the nearest whole number of tiles of equal length, and each of these by the next level."""
+    """Cuts the extent into the nearest whole number of tiles of equal length, and each of these by the next level."""
     lengths: list[int] = []
     for count in range(len(trips), 0, -1):
         pieces = max(1, round(extent / max(1, prod(trips[:count]))))
@@ -144,7 +146,7 @@ def _evenly(trips: Sequence[int], extent: int, before: int) -> Sequence[int]:
 
 
 def _of_class(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carried | None:
-    """The donor's derivation replayed on the variant of its class."""
+    """Returns the donor's derivation replayed on the variant of its class."""
     key = origin.task.variants[origin.variant].class_key
     for k, variant in enumerate(task.variants):
         if variant.class_key == key:
@@ -154,7 +156,7 @@ def _of_class(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carried
 
 
 def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carried | None:
-    """The donor's anchor stages with the task's epilogue: of all derivations the one with the least estimate."""
+    """Returns the donor's anchor stages with the task's epilogue: the derivation with the least estimate."""
     donor = origin.task.variants[origin.variant]
     k = next((k for k, v in enumerate(task.variants) if v.anchor_key == donor.anchor_key), None)
     if k is None or not donor.anchor_key:
@@ -174,7 +176,7 @@ def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carrie
 def _with_epilogue(
     task: Task, number: int, steps: frozenset[tuple[tuple[str, str], Args]], target: Target, rules: tuple[Rule, ...]
 ) -> list[tuple[Sketch, dict[str, int]]]:
-    """The sketches of a variant that derive the anchor stages by `steps`, each with its default values.
+    """Returns the sketches of a variant that derive the anchor stages by `steps`, each with its default values.
 
     Cached: most donors of a task differ in tile sizes only.
     """
@@ -187,13 +189,13 @@ def _with_epilogue(
 
 
 def _ids(variant: Variant) -> list[str]:
-    """The ids of the anchor stages."""
+    """Returns the ids of the anchor stages."""
     stages = variant.stages
     return [f"s{stages.index(t)}" for t in anchor_stages(variant)]
 
 
 def _root(name: str) -> str:
-    """The id of the compute that a stage or a knob comes from: s1 of s1, s1p, s1.0 and s1p.a0.2."""
+    """Returns the id of the compute from which a stage or a knob derives: s1 for s1, s1p, s1.0 and s1p.a0.2."""
     match = _COMPUTE.match(name + ".")
     return match[1] if match else ""
 
@@ -205,7 +207,7 @@ def _mapped(name: str, ids: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guided:
-    """A rule that offers for anchor stages what the donor chose, as far as that applies; else its own options."""
+    """A rule that offers the donor's choices for anchor stages if they apply, else its own options."""
 
     rule: Rule
     steps: Mapping[tuple[str, str], Args]

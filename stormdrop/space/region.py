@@ -33,7 +33,7 @@ def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
 
 @memoised()
 def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
-    """The distinct reaches of all reads of an attached stage, along one of its axes."""
+    """Returns the distinct reaches of all reads of an attached stage along an axis."""
     position = stage.place.index(axis)
     found: set[Reach] = set()
     for reader, load in s.reads_of(stage.tensor):
@@ -53,10 +53,10 @@ def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
 
 @memoised()
 def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
-    """Whether an attached stage computes the full axis in every iteration of the parallel loop.
+    """Returns whether an attached stage computes the full axis in every iteration of the parallel loop.
 
-    It does in two cases. Its reads have different reaches. Or an operand is packed for the full axis, and the needed
-    region may begin inside a panel: a register tile must begin at a panel boundary.
+    Two cases require the full axis. In the first, the reads have different reaches. In the second, an operand is packed
+    for the full axis and the needed region may begin inside a panel. A register tile must begin at a panel boundary.
     """
     found = reaches(s, stage, axis)
     if len(found) != 1:

@@ -2,8 +2,8 @@
 
     references((*RULES, Mine()))[-1] == "package.module:Mine";   imported(["package.module:Mine"]) == (Mine(),)
 
-A reference comes from whoever calls or from the command line, never from a store or a file: those name rules as
-schedules do, by name and version, and nothing is imported for them.
+A reference comes from the calling program or from the command line, never from a store or a file. Stores and files
+identify rules as schedules do, by name and version, and import no module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _BUILT_IN = {f"{type(rule).__module__}:{type(rule).__qualname__}": rule for rule
 
 
 def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules as a tuple in which a name and a version stand for one rule, never for another than the built-in one.
+    """Returns the rules as a tuple, after checking that name and version identify a rule. A rule with the name and
+    version of a built-in rule must be of the built-in class.
 
     Raises UserError.
     """
@@ -40,18 +41,23 @@ def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
                 "version is a whole number"
             )
         if key in given or type(by_name.get(key, rule)) is not type(rule):
-            raise UserError(f"two rules are called {name} v{version}: schedules could not tell them apart")
+            raise UserError(
+                f"two rules are called {name} v{version}; rename one: schedules identify rules by name and version"
+            )
         given.add(key)
     return found
 
 
 def is_name(name: object) -> bool:
-    """Whether a schedule may call a rule so."""
+    """Returns whether a schedule may name a rule like this."""
     return isinstance(name, str) and name.isidentifier() and name.isascii()
 
 
 def references(rules: Sequence[Rule]) -> list[str]:
-    """The `module:Class` of every rule. Raises UserError for one that another process would not import as it is."""
+    """Returns the `module:Class` of every rule.
+
+    Raises UserError for a rule that another process cannot import unchanged.
+    """
     return [_reference(rule) for rule in checked(rules)]
 
 
@@ -63,32 +69,37 @@ def _reference(rule: Rule) -> str:
     module = sys.modules.get(kind.__module__)
     if kind.__module__ == "__main__" or getattr(module, "__spec__", None) is None:
         raise UserError(
-            f"rule {rule.name} is a class of {kind.__module__}, which other processes cannot import, and kernels are "
-            "built in some: put it in a module (a file of its own beside this one will do) and import it from there"
+            f"rule {rule.name} is a class of {kind.__module__}, which worker processes cannot import; move the class "
+            "to a module, for example a file beside this program, and import it from there"
         )
     again = _instance(reference)
     if type(again) is not kind or (again != rule and again.__getstate__() != rule.__getstate__()):
         raise UserError(
-            f"rule {rule.name} would be another one in other processes, where it is made by {reference}(): give it no "
-            "arguments, and a class of its own for each variation"
+            f"rule {rule.name} differs from {reference}(), which constructs the rule in worker processes; construct it "
+            "without arguments, and give each variation a class of its own"
         )
     return reference
 
 
 def imported(references: Iterable[str]) -> tuple[Rule, ...]:
-    """The rules of `module:Class` references, made without arguments; built-in ones as they are. Raises UserError."""
+    """Returns the rules of `module:Class` references, constructed without arguments; references to built-in rules
+    return the built-in instances. Raises UserError.
+    """
     return checked([_BUILT_IN.get(reference) or _instance(reference) for reference in references])
 
 
 def sent(rules: Sequence[Rule]) -> dict[str, list[str]] | None:
-    """What a worker process is told of rules; nothing of the built-in ones. Raises UserError as `references`."""
+    """Returns the description of rules for a worker process; None for the built-in rules.
+
+    Raises UserError as `references`.
+    """
     if checked(rules) == RULES:
         return None
     return {"references": references(rules), "path": [os.path.abspath(p) for p in sys.path]}
 
 
 def received(message: Mapping[str, Sequence[str]] | None) -> tuple[Rule, ...]:
-    """The rules that were `sent`: modules are found as in the process that sent them. Raises UserError."""
+    """Returns the rules that were `sent`: modules are found as in the process that sent them. Raises UserError."""
     if message is None:
         return RULES
     sys.path[:] = message["path"]
@@ -102,8 +113,8 @@ def _instance(reference: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
         return found()
-    except Exception as error:  # whatever the user's module does when it is imported
+    except Exception as error:  # importing runs the user's module, which may raise anything
         raise UserError(
-            f"the rule {reference} cannot be imported and made without arguments ({type(error).__name__}: {error}): it "
-            "must be a class at the top of a module, written package.module:Class"
+            f"rule {reference} cannot be imported and constructed without arguments ({type(error).__name__}: {error}); "
+            "define a class at the top of a module and refer to it as package.module:Class"
         ) from error

@@ -1,4 +1,4 @@
-"""The derivation rules. The docstring of each states its rewrite.
+"""The derivation rules. The docstring of each rule states its rewrite.
 
 `options` lists the arguments to explore for a stage, at its shape on the target (None: leave the stage as it is).
 `apply` performs the rewrite. Its checks depend on structure, not on extents: a schedule replays at every shape of its
@@ -40,27 +40,38 @@ from stormdrop.target.structures import CPU_STRUCTURES, STRUCTURES, TilingStruct
 
 FEWEST_PARTS = 2
 FEW_READS = 8
-"""A weight that is multiplied with more rows than this costs a product more by its conversion than by its bytes."""
+"""The most reads per element of a weight for which an inlined conversion costs less than loading wider elements."""
 SPLIT_TILE = 1024  # elements of a typical thread block's tile
 SHORT_REDUCTION = 128  # of a stage with reuse; splitting a shorter one does not pay
 LONG_REDUCTION = 8192  # of any other: the threads of one block divide a shorter one
 EXAMPLE_PARTS = 16
-"""The number of parts that extents of an open split are computed with, for later rules to look at."""
+"""The number of parts with which the extents of an open split are computed for later rules."""
 
 
 class Rule(Protocol):
     """One kind of derivation step."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the rule in schedules."""
+        ...
+
     @property
-    def version(self) -> int: ...
-    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]: ...
-    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure: ...
+    def version(self) -> int:
+        """The version of the rule in schedules; it rises when the meaning of a step changes."""
+        ...
+
+    def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
+        """Returns the arguments of the steps that are worth exploring for a stage; None leaves the stage as it is."""
+        ...
+
+    def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
+        """Returns the structure after one step on a stage. Raises ScheduleError if the step does not apply."""
+        ...
 
 
 class Inline:
-    """Substitute an elementwise stage into its readers (compute_inline).
+    """Inlining (compute_inline): substitutes an elementwise stage into its readers.
 
     P[i] = f(i);  C[j] = g(P[h(j)])   ->   C[j] = g(f(h(j)))
     """
@@ -86,7 +97,7 @@ class Inline:
         return [(), None] if worth_a_copy and linear else [()]
 
     def _is_read_often(self, s: Structure, stage: Stage) -> bool:
-        """Whether elements are read so often that converting each time costs more than loading wider ones."""
+        """Returns whether converting elements at each read costs more than loading wider elements."""
         if not stage.tensor.constant:
             return True
         counts = [prod(a.extent for a in r.axes if a not in axes_of(load)) for r, load in s.reads_of(stage.tensor)]
@@ -119,7 +130,7 @@ class Inline:
 
 
 class RFactor:
-    """Split a reduction into parts that can run in parallel.
+    """Reduction splitting (rfactor): splits a reduction into parts that can run in parallel.
 
         C = sum(k, f(k))   ->   P[p] = sum(q, f(p*Q + q));  C = sum(p, P[p])
 
@@ -143,7 +154,10 @@ class RFactor:
         return [None, (axis,)]
 
     def _block_options(self, stage: Stage, target: Gpu, space: int, length: int) -> Sequence[Args | None]:
-        """Parts are blocks of their own: worthwhile where the spatial tiles alone leave multiprocessors idle."""
+        """Returns the options on a GPU.
+
+        Parts are blocks of their own: worthwhile if the spatial tiles alone leave multiprocessors idle.
+        """
         axis = max(stage.reduce_axes, key=lambda a: a.extent)
         tiles, least = 2.0 * space, LONG_REDUCTION
         if _pays_to_tile(stage):
@@ -200,13 +214,13 @@ class RFactor:
 
 
 def _pays_to_tile(stage: Stage) -> bool:
-    """Whether the threads of a block would read an operand's element more than once, at this shape."""
+    """Returns whether the threads of a block read an operand's element more than once at this shape."""
     long = {a for a in stage.axes if a.extent > 1}
     return has_reuse(stage) and any(long - axes_of(op) for op in operands(stage.body))
 
 
 def even_parts(extent: int, parts: int) -> int:
-    """Round `parts` down to a number of non-empty parts of equal length; the last part may be shorter."""
+    """Rounds `parts` down to a number of non-empty parts of equal length; the last part may be shorter."""
     if extent == 0:
         return 1
     length = -(-extent // max(1, min(parts, extent)))
@@ -214,17 +228,19 @@ def even_parts(extent: int, parts: int) -> int:
 
 
 class Fuse:
-    """Fuse the only reader, an elementwise stage, into a reduction: it becomes the epilogue on the accumulators.
+    """Epilogue fusion: fuses the only reader, an elementwise stage, into a reduction as the epilogue on the
+    accumulators.
 
         C[i] = sum(k, …);  D[g(i)] = f(C[i], …)   ->   acc = sum(k, …);  D[g(i)] = f(acc, …)
 
-    Not if D reads C under a condition on indices: an element of D that reads no element of C would not be written.
+    The rule does not apply if D reads C under a condition on indices: an element of D that reads no element of C would
+    not be written.
     """
 
     name, version = "fuse", 1
 
     def _consumer(self, s: Structure, stage: Stage) -> tuple[Stage, Load, dict[Axis, Expr], Expr] | None:
-        """The reader, its load, the reader's axes in terms of the stage's, and where they are in range."""
+        """Returns the reader, its load, the reader's axes over the stage's axes, and the condition of their range."""
         reads = s.reads_of(stage.tensor)
         if not stage.is_reduction or stage.tensor in s.outputs or len(reads) != 1 or stage.acc is not stage.tensor:
             return None
@@ -252,11 +268,12 @@ class Fuse:
 
 
 class Place:
-    """Attach a producer inside the parallel loop of its reader's nest (compute_at); None: a phase of its own.
+    """Placement (compute_at): attaches a producer inside the parallel loop of its reader's nest. None leaves the
+    producer in a phase of its own.
 
     phase: P = …;  phase: for i: C[i] = f(P)     ->     phase: for i: { P over the region that i needs;  C[i] = f(P) }
 
-    `load`: compute a constant once, at load time.
+    `load` computes a constant once, at load time.
     """
 
     name, version = "place", 1
@@ -272,7 +289,7 @@ class Place:
         return host if host.level is ComputeAt.PHASE else None
 
     def _can_attach(self, reader: Stage, load: Load) -> bool:
-        """Whether bounds inference is exact: affine indices, not under a condition that keeps them in range."""
+        """Returns whether bounds inference is exact: the indices are affine, and no condition keeps them in range."""
         guarded = any(path for e in (reader.body, reader.finish) for path in occurrences(e).get(load, ()))
         return is_linear(load.indices) and not guarded
 
@@ -308,12 +325,12 @@ class Place:
 
 
 def _shared_axes(s: Structure, stage: Stage, host: Stage) -> set[Axis]:
-    """The host's axes on which the needed region depends; splitting any other axis would recompute the region."""
+    """Returns the host's axes on which the needed region depends; splitting another axis recomputes the region."""
     return set().union(*(_host_axes(s, stage, host, position) for position in range(len(stage.place)))) & set(host.axes)
 
 
 def _host_axes(s: Structure, stage: Stage, host: Stage, position: int) -> set[Axis]:
-    """The axes of the host in the index `position` of the reads of a stage, through the stages in between."""
+    """Returns the axes of the host in the index `position` of the reads of a stage, through the stages in between."""
     found: set[Axis] = set()
     for reader, load in s.reads_of(stage.tensor):
         for a in axes_of(load.indices[position]):
@@ -325,7 +342,7 @@ def _host_axes(s: Structure, stage: Stage, host: Stage, position: int) -> set[Ax
 
 
 class Unroll:
-    """Fully unroll the axes that select constants: coefficients become literals, and zero terms disappear.
+    """Full unrolling of the axes that select constants: coefficients become literals, and zero terms disappear.
 
     for a, i: V[a] += P[i] * B(a, i)   ->   V[0] += P[0] - P[2];  V[1] += P[1] + P[2];  …
     """
@@ -349,7 +366,8 @@ class Unroll:
 
 
 class Tile:
-    """Split every axis into the levels of a tiling structure, e.g. SSRSRS, and choose the vector axis (`-`: none).
+    """Tiling: splits every axis into the levels of a tiling structure, e.g. SSRSRS, and chooses the vector axis (`-`
+    for none).
 
         for i, j, k: C[i,j] += …   ->   for i0, j0, i1, j1, k0, j2, i2, k1: [i3, j3 in registers]
 
@@ -381,8 +399,9 @@ class Tile:
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
 
     def _block_options(self, stage: Stage, offered: TilingStructures) -> Sequence[Args | None]:
-        """In a thread block the vector axis is that of neighbouring threads: spatial, or none, where only a reduce axis
-        is contiguous.
+        """Returns the options in a thread block.
+
+        The vector axis is the axis of neighbouring threads: spatial, or absent if only a reduce axis is contiguous.
         """
         tiled = _pays_to_tile(stage) and not stage.unrolled and stage.host is None
         spatial = [a for a in self._candidates(stage) if a.kind == "spatial" and a not in stage.unrolled]
@@ -399,7 +418,7 @@ class Tile:
         return found
 
     def _is_coalesced(self, stage: Stage, vector: Axis) -> bool:
-        """Whether neighbours along the axis are neighbours in every operand that depends on it."""
+        """Returns whether neighbours along the axis are neighbours in every operand that depends on the axis."""
         for load in (operand_load(op) for op in operands(stage.body) if vector in axes_of(op)):
             last = without_ones(load.tensor.shape, load.indices)
             if not walks(load.tensor, load.indices, vector) or abs(affine(last[-1]).coefficient(vector)) != 1:
@@ -407,7 +426,7 @@ class Tile:
         return True
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
-        """Whether every operand that depends on the axis is contiguous along it, or constant: constants are packed."""
+        """Returns whether operands that depend on the axis are contiguous along it, or constant (hence packed)."""
         for op in operands(stage.body):
             load = operand_load(op)
             if vector in axes_of(op) and not walks(load.tensor, load.indices, vector) and not load.tensor.constant:
@@ -415,9 +434,10 @@ class Tile:
         return True
 
     def _candidates(self, stage: Stage) -> list[Axis]:
-        """Candidate vector axes: spatial and contiguous in the store, or reduced and contiguous in every load.
+        """Returns the candidate vector axes: spatial and contiguous in the store, or reduced and contiguous in every
+        load.
 
-        An axis of extent 1 only if there is no other.
+        An axis of extent 1 is a candidate only if there is no other axis.
         """
         spatial = [a for a in stage.axes if a.extent > 1 and walks(stage.tensor, stage.place, a)]
         if spatial:  # several axes may index the last dimension (groups, channels): the smallest stride first

@@ -1,4 +1,4 @@
-"""A schedule: pure data that says how a task is computed. It prints, hashes and goes through JSON.
+"""A schedule: pure data that describes the computation of a task. It prints, hashes and goes through JSON.
 
 Search, the store, reuse and code generation exchange nothing else.
 """
@@ -17,23 +17,29 @@ from stormdrop.space.structure import DerivationStep
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The class of variants it is for, the variant, the derivation, and knob values by name.
+    """A schedule: the class of its variant, the variant's number, the derivation, and knob values by name.
 
-    `class_key` is empty where it is not known: early versions wrote the class of a whole task.
+    `class_key` is empty if the class is unknown: early versions wrote the class of a whole task.
     """
 
     class_key: str
+    """The class of the variants that the schedule is for; empty if unknown."""
     variant: int
+    """The index of the variant among the task's."""
     steps: tuple[DerivationStep, ...]
+    """The derivation steps from the variant to the structure of loops."""
     values: tuple[tuple[str, int], ...]
+    """The value of each knob, with the knob's name."""
 
     @property
     def by_name(self) -> Mapping[str, int]:
+        """The value of each knob, by the knob's name."""
         return dict(self.values)
 
     def of(self, task: Task) -> Schedule:
-        """The same schedule, with the class of its variant where it is not known or is what an early version called it:
-        it stands beside its task.
+        """Returns the schedule with the class of its variant in `task`.
+
+        An unknown class and the class key of an early version are replaced; any other class stays.
         """
         if not 0 <= self.variant < len(task.variants):
             return self
@@ -49,6 +55,7 @@ class Schedule:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
+        """Returns the schedule as a tree for `json.dumps`; `from_json` reads it."""
         return {
             "class": self.class_key,
             "variant": self.variant,

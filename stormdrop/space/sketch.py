@@ -37,24 +37,29 @@ class Sketch:
     """One structure of one task on one target."""
 
     task: Task
+    """The task that every point computes."""
     variant: int
+    """The index of the variant among the task's."""
     structure: Structure
+    """The loops, whose extents are expressions over knobs."""
     target: Target
+    """The machine that decides which points are legal."""
     rules: tuple[Rule, ...] = RULES
+    """The rules that the structure was derived with."""
     narrow: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Knobs with some of their choices only."""
+    """The knobs that are restricted to some of their choices."""
 
     def narrowed(self, knob: str, *choices: int) -> Sketch:
-        """The same sketch with some choices of a knob."""
+        """Returns the sketch restricted to some choices of a knob."""
         return replace(self, narrow=(*self.narrow, (knob, choices)))
 
     def likely(self) -> Sketch:
-        """The sketch with the numbers of parts that are likely to be best (`likely_parts`): each costs a trace."""
+        """Returns the sketch with only promising numbers of parts (`likely_parts`): each number costs a trace."""
         splits = self.structure.splits
         return self.narrowed(PARTS, *likely_parts(splits, self.target)) if splits else self
 
     def smallest(self) -> Points:
-        """One row: the first choice of every knob; it need be neither canonical nor legal."""
+        """Returns one row with the first choice of every knob. The row may be neither canonical nor legal."""
         return np.array([[k.choices[0] for k in self.knobs]], dtype=np.int64)
 
     def __repr__(self) -> str:
@@ -62,7 +67,8 @@ class Sketch:
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return self._knobs  # a plain property: protocols of spaces ask for one
+        """The knobs of the sketch, one for each column of a matrix of points."""
+        return self._knobs  # a plain property, as the protocols of spaces require
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
@@ -77,7 +83,7 @@ class Sketch:
         return (parts, *merged(few, many))
 
     def at(self, values: Mapping[str, int]) -> Structure:
-        """The structure at a point, its open splits fixed at the value of the knob `parts`."""
+        """Returns the structure at a point, its open splits fixed at the value of the knob `parts`."""
         return self._divided(values[PARTS]) if self.structure.splits else self.structure
 
     def _divided(self, parts: int) -> Structure:
@@ -85,15 +91,19 @@ class Sketch:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
+        """The names of the knobs, in the order of `knobs`."""
         return tuple(k.name for k in self.knobs)
 
     @cached_property
     def _appraisals(self) -> dict[int, Appraisal]:
-        """By the number of parts; without open splits, that of the structure is at 0."""
+        """The appraisals by the number of parts. Without open splits, the only appraisal has key 0."""
         return {} if self.structure.splits else {0: Appraisal(self.structure, self.target, self.names, {})}
 
     def _asked(self, query: Query, points: Points) -> NDArray[np.float64]:
-        """A row per value, a column per point. Points are grouped by `parts`: each value has its own Appraisal."""
+        """Returns a row per value, a column per point.
+
+        Points are grouped by `parts`: each number of parts has its own Appraisal.
+        """
         splits = self.structure.splits
         if not splits:
             return self._appraisals[0].ask(query, points)
@@ -109,18 +119,18 @@ class Sketch:
         return matrix
 
     def components(self) -> tuple[Sketch, ...]:
-        """One sketch per component of the structure; this sketch alone if there is one, or with open splits."""
+        """Returns a sketch per component of the structure; only this sketch for one component, or with open splits."""
         components = self.structure.components()
         if len(components) < 2 or self.structure.splits:
             return (self,)
         return tuple(replace(self, structure=Structure(stages, self.structure.outputs)) for stages in components)
 
     def canonical(self, points: Points) -> Points:
-        """Clamp every knob as `tiling` does: equal programs become equal rows."""
+        """Clamps every knob as `tiling` does: equal programs become equal rows."""
         return self._asked(appraisal.canonical, points).T.astype(np.int64, order="C") if self.knobs else points
 
     def draw(self, n: int, rng: np.random.Generator) -> Points:
-        """Random choices of every knob; small register tiles are likelier, since most large ones do not fit."""
+        """Returns random choices of every knob. Small register tiles are likelier: most large tiles do not fit."""
         uniform = rng.random((len(self.knobs), n))
         columns = [
             choices[shares.searchsorted(u, side="right")] if len(choices) > 1 else np.repeat(choices, n)
@@ -129,7 +139,7 @@ class Sketch:
         return np.stack(columns, axis=1) if columns else np.zeros((n, 0), np.int64)
 
     def sample(self, n: int, rng: np.random.Generator) -> Points:
-        """As `draw`, made canonical."""
+        """Returns the canonical rows of `draw`."""
         return self.canonical(self.draw(n, rng))
 
     @cached_property
@@ -147,9 +157,9 @@ class Sketch:
         return found
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
-        """At least one and at most `n` legal points, each once.
+        """Returns between 1 and `n` distinct legal points.
 
-        Illegal ones are shrunk, a random knob at a time, until they fit.
+        Illegal points are shrunk, a random knob at a time, until they fit.
         """
         points = self.sample(2 * n, rng)
         for _ in range(SHRINKS):
@@ -164,7 +174,7 @@ class Sketch:
         return good[order[:n]]
 
     def _shrunk(self, points: Points, rng: np.random.Generator) -> Points:
-        """Every row with one random knob moved down to a random smaller choice."""
+        """Returns every row with one random knob moved down to a random smaller choice."""
         points = points.copy()
         least = np.array([k.choices[0] for k in self.knobs])
         weights = np.array([1.0 if k.unit in ("trips", "flag") else 3.0 for k in self.knobs])
@@ -177,7 +187,7 @@ class Sketch:
         return self.canonical(self.snapped(points))
 
     def snapped(self, points: Points) -> Points:
-        """Every value at the largest choice that does not exceed it."""
+        """Returns every value at the largest choice that does not exceed it."""
         columns: list[Points] = []
         for i, k in enumerate(self.knobs):
             choices = np.asarray(k.choices, dtype=np.int64)
@@ -185,45 +195,47 @@ class Sketch:
         return np.stack(columns, axis=1) if columns else points
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
-        """Which points fit the target: registers, code size, code variants, scratch."""
+        """Returns whether each point fits the target: registers, code size, code variants, scratch."""
         return self._asked(appraisal.legal, points)[0] > 0.0
 
     def features(self, points: Points) -> NDArray[np.float64]:
-        """One row per point, as log2(1 + x); a column has the same meaning in every sketch."""
+        """Returns a row per point, as log2(1 + x); a column has the same meaning in every sketch."""
         matrix = self._asked(appraisal.features, points)
         matrix += 1.0
         return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
-        """Estimated seconds of every point."""
+        """Returns the estimated seconds of every point."""
         return self._asked(appraisal.prior, points)[0]
 
     def assess(self, points: Points) -> NDArray[np.float64]:
-        """Estimated seconds, infinite where a point is not legal."""
+        """Returns the estimated seconds of every point, infinite for an illegal point."""
         return self._asked(appraisal.prior_if_legal, points)[0]
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
-        """`Assessment.amounts`: the additive terms by which components are combined, a column per point."""
+        """Returns `Assessment.amounts`: the additive terms by which components are combined, a column per point."""
         return self._asked(appraisal.amounts, points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
+        """Returns the value of each knob at a point, by the knob's name."""
         return {n: int(v) for n, v in zip(self.names, point)}
 
     def tilings(self, values: Mapping[str, int]) -> dict[str, Tiling]:
-        """The integer tile sizes of one point."""
+        """Returns the integer tile sizes of one point."""
         return tile_all(self.at(values), self.target.vector_bytes, dict(values))
 
     def schedule(self, point: Sequence[int] | Points) -> Schedule:
+        """Returns the schedule of a point: the derivation of this sketch with the point's values."""
         key = self.task.variants[self.variant].class_key
         return Schedule(key, self.variant, self.structure.steps, tuple(self.values(point).items()))
 
     def fit(self, values: Mapping[str, int]) -> Points:
-        """A legal point near values that were tuned at another shape of the class."""
+        """Returns a legal point near values that were tuned at another shape of the class."""
         row = np.array([[k.nearest(values.get(k.name, k.choices[0])) for k in self.knobs]], dtype=np.int64)
         return self.repair(self.canonical(row))
 
     def repair(self, points: Points) -> Points:
-        """Shrink knobs, deterministically, until every point is legal."""
+        """Shrinks knobs, deterministically, until every point is legal."""
         points = points.copy()
         for _ in range(200):
             bad = np.flatnonzero(~self.legal(points))
@@ -236,8 +248,9 @@ class Sketch:
         raise ScheduleError("no legal point was found near the given one")
 
     def _legal_somewhere(self) -> Points:
-        """A random legal point, where shrinking found none: a box must be a multiple of packed panels, and the smallest
-        point's may not be.
+        """Returns a random legal point, for use if shrinking fails.
+
+        A box must be a multiple of packed panels, which the smallest point's box may not be.
         """
         drawn = self.sample(REPAIR_DRAWS, np.random.default_rng(0))
         legal = drawn[self.legal(drawn)]
@@ -246,7 +259,7 @@ class Sketch:
         return legal[0]
 
     def _smaller(self, point: Points) -> Points | None:
-        """The point with one knob one choice lower: the knob that reduces `excess` most. None at the smallest point."""
+        """Returns the point after the step down that reduces `excess` most; None at the smallest point."""
         trials: list[Points] = []
         for i, k in enumerate(self.knobs):
             lower = [c for c in k.choices if c < point[i]]
@@ -262,7 +275,7 @@ class Sketch:
 
 
 def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[Sketch]:
-    """All sketches of a task, over its variants. Raises UserError for rules that cannot be told apart."""
+    """Returns all sketches of a task, over its variants. Raises UserError for rules with equal name and version."""
     check_arguments(task=task, target=target, rules=rules)
     known = checked(rules)
     return [
@@ -273,7 +286,8 @@ def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[
 
 
 def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """The sketch and the point of a schedule for this task; the point is fitted if it was tuned at another shape.
+    """Returns the sketch and the point of a schedule for this task; the point is fitted if it was tuned at another
+    shape.
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
@@ -287,9 +301,11 @@ def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule]
 
 
 def variant_of(task: Task, schedule: Schedule) -> int:
-    """The variant of a task that is of the schedule's class, by preference the schedule's number; raises ScheduleError.
+    """Returns the number of the task's variant with the schedule's class, by preference the schedule's own number.
+    Raises ScheduleError if no variant matches.
 
-    Where the class is not known, the number alone decides; a former class must be that of this variant (`Schedule.of`).
+    If the class is unknown, the number alone decides. A class key of an early version must be the key of this variant
+    (`Schedule.of`).
     """
     schedule = schedule.of(task)
     classes = [variant.class_key for variant in task.variants]
@@ -307,5 +323,5 @@ def variant_of(task: Task, schedule: Schedule) -> int:
 def replayed(
     task: Task, variant: int, steps: tuple[DerivationStep, ...], target: Target, rules: tuple[Rule, ...]
 ) -> Sketch:
-    """The sketch of a derivation. Raises ScheduleError where it does not apply to the variant."""
+    """Returns the sketch of a derivation. Raises ScheduleError if the derivation does not apply to the variant."""
     return Sketch(task, variant, derive(task.variants[variant], steps, rules), target, rules)

@@ -1,7 +1,7 @@
-"""The structure of a loop program: which stages exist, where each is computed (compute_at), and its loop order.
+"""The structure of a loop program: the stages, the place where each stage is computed (compute_at), and its loop order.
 
-Derivation rules rewrite a `Structure`. A `Structure` holds no tile sizes: tile sizes are knobs. Every stage is one
-loop nest
+Derivation rules rewrite a `Structure`. A `Structure` holds no tile sizes: tile sizes are knobs. Every stage is one loop
+nest
 
     for tiles of the axes:                    structure string, e.g. SSRSRS: spatial and reduce levels, outermost first
         acc = combine over reduce axes of body
@@ -54,22 +54,23 @@ class DerivationStep:
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """How a stage uses matrix instructions: their rows lie along `rows`, their columns along the vector axis, and they
-    sum along the innermost reduce axis.
+    """The use of matrix instructions in a stage.
+
+    Rows lie along `rows`, columns along the vector axis, and the instructions sum along the innermost reduce axis.
     """
 
     kernel: Microkernel
     rows: Axis
     is_rounded: tuple[bool, bool] = (False, False)
-    """Whether the operand of the rows, and that of the columns, is in shared memory as the instruction takes it."""
+    """(rows, columns): true if the copy of this operand in shared memory has the instruction's format."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
+    """A loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
 
-    Terms: a *root* stage has a phase of its own; an *attached* stage runs inside the loops of a root stage, its `host`;
-    a *copy* is a stage that packs an operand of another stage, its `reader`.
+    A *root* stage has a phase of its own. An *attached* stage runs inside the loops of a root stage, its `host`. A
+    *copy* is a stage that packs an operand of another stage, its `reader`.
     """
 
     id: str
@@ -81,16 +82,16 @@ class Stage:
     acc: Tensor  # the reduction's result, held in the accumulators
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
-    guard: Expr | None = None  # store only where the guard holds: a fused consumer may read only a part of acc
+    guard: Expr | None = None  # store only under the guard: a fused consumer may read only a part of acc
     level: ComputeAt = ComputeAt.PHASE
     host: str | None = None  # of an attached stage: the root stage around it
-    reader: str | None = None  # of a copy: the stage whose operand it packs
+    reader: str | None = None  # of a copy: the stage with the packed operand
     vector: Axis | None = None
     tiling: TilingStructure | None = None
     unsplit: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
     unrolled: tuple[Axis, ...] = ()  # fully unrolled axes: each value selects a constant (see rules.Unroll)
     names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
-    matrix: MatrixTile | None = None  # the products are those of matrix instructions
+    matrix: MatrixTile | None = None  # the products are computed by matrix instructions
     row_padding: int = 0  # of a copy in shared memory for matrix instructions: bytes behind every row
 
     def axis_id(self, axis: Axis) -> str:
@@ -125,7 +126,7 @@ class Stage:
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of the widest element in the stage: it fixes the number of lanes."""
+        """Bytes of the widest element in the stage, which determine the number of lanes."""
         return max(4, ITEMSIZE[self.tensor.dtype], _widest(self.body), _widest(self.finish))
 
 
@@ -134,7 +135,7 @@ _CONTENT = attrgetter(*(field.name for field in fields(Stage) if field.name != "
 
 @dataclass(frozen=True, slots=True)
 class OpenSplit:
-    """An rfactor whose number of parts is the knob `parts`: extents depend on the knob.
+    """An rfactor with the knob `parts` as its number of parts: extents depend on the knob.
 
     Replaying the derivation with the number of parts appended to the arguments of step `step` gives the structure at a
     point.
@@ -149,7 +150,7 @@ class OpenSplit:
 class Structure:
     """The stages of a partial or complete sketch, producers first.
 
-    With open splits, the extents of the stages are examples: those of `rules.EXAMPLE_PARTS` parts.
+    With open splits, the extents of the stages are examples, computed with `rules.EXAMPLE_PARTS` parts.
     """
 
     stages: tuple[Stage, ...]
@@ -170,7 +171,7 @@ class Structure:
         return list(dict.fromkeys(stage for stage, _ in _reads_of(self, tensor)))
 
     def reads_of(self, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
-        """Every load of a tensor, with the stage that reads it."""
+        """Returns every load of a tensor, with the stage that reads it."""
         return _reads_of(self, tensor)
 
     def with_stages(self, stages: Iterable[Stage]) -> Structure:
@@ -184,8 +185,9 @@ class Structure:
         return [s for s in self.stages if s.level in (ComputeAt.PHASE, ComputeAt.LOAD)]
 
     def components(self) -> list[tuple[Stage, ...]]:
-        """The connected components of the stages under host and reader: components share no knob. Those that run only
-        at load time are left out.
+        """Returns the connected components of the stages under host and reader: components share no knob.
+
+        Components that run only at load time are left out.
         """
         group = {s.id: {s.id} for s in self.stages}
         for s in self.stages:
@@ -198,7 +200,7 @@ class Structure:
         return [stages for stages in found if any(s.level is not ComputeAt.LOAD for s in stages)]
 
     def attached(self, host: Stage) -> list[Stage]:
-        """The stages attached under `host`, producers first."""
+        """Returns the stages attached under `host`, producers first."""
         return [s for s in self.stages if s.host == host.id]
 
 
@@ -213,7 +215,7 @@ def _reads_of(s: Structure, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
 
 
 def initial(variant: Variant) -> Structure:
-    """Every compute as a root stage, not yet tiled."""
+    """Returns every compute as a root stage, not yet tiled."""
     stages: list[Stage] = []
     for k, t in enumerate(variant.stages):
         c = t.compute

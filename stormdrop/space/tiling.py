@@ -51,14 +51,17 @@ from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
 
 MATRIX_LANES = 2
-"""Neighbouring columns of a matrix instruction's result that one lane holds."""
+"""The neighbouring columns of a matrix instruction's result that a lane holds."""
 MOST_PEELED = 8
 """The most trips of a reduce loop that is fully unrolled."""
 
 
 @dataclass(slots=True)
 class Tiling:
-    """The sizes of one stage. `trips`: iterations of a loop; `span`: elements of its axis in one iteration."""
+    """The tile sizes of a stage.
+
+    `trips` are the iterations of a loop, `span` the elements of its axis in one iteration.
+    """
 
     stage: Stage
     lanes: Num  # a column for a staged operand only
@@ -75,11 +78,11 @@ class Tiling:
     group: Num = 1  # rows of blocks that are passed together
 
     def tile(self, axis: Axis) -> Num:
-        """Elements of the register tile along a spatial axis."""
+        """Returns the elements of the register tile along a spatial axis."""
         return self.span[LoopLevel(axis, nest_of(self.stage).register - 1)]
 
     def block(self, axis: Axis) -> Num:
-        """Elements of an axis in one iteration of its outermost loop: for a spatial axis, of the parallel loop."""
+        """Returns the elements of an axis per iteration of its outermost loop: a spatial axis's parallel loop."""
         return self.span[LoopLevel(axis, 0)]
 
     @property
@@ -95,7 +98,7 @@ class Tiling:
 
     @property
     def reduce_threads(self) -> Num:
-        """The threads of a block among which one element's reduction is divided."""
+        """The number of threads of a block that share the reduction of an element."""
         levels = self.thread_levels
         return prod_of([n for level, n in self.trips.items() if level in levels and level.axis.kind == "reduce"])
 
@@ -104,23 +107,26 @@ class Tiling:
         return thread_levels(self.stage)
 
     def virtual_threads(self, axis: Axis) -> Num:
-        """How often a thread's register tile repeats along a spatial axis, at the distance of all threads' tiles."""
+        """Returns how often a thread's tile repeats along a spatial axis, at the distance of all threads' tiles."""
         return prod_of([self.trips[LoopLevel(axis, n)] for n in nest_of(self.stage).numbers(LoopKind.VIRTUAL_THREAD)])
 
     def reduction_tile(self, axis: Axis) -> Num:
-        """Elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
+        """Returns the elements of a spatial axis in one iteration of the spatial loops outside the reduction."""
         return self.span[LoopLevel(axis, nest_of(self.stage).outside_reduction)]
 
     def outer_reduce_trips(self, axis: Axis) -> Num:
         return self.trips[LoopLevel(axis, 0)]
 
     def inner_reduce_trips(self, axis: Axis) -> Num:
-        """Trips of the reduce loop around the register tile."""
+        """Returns the trips of the reduce loop around the register tile."""
         return self.trips[LoopLevel(axis, nest_of(self.stage).innermost_reduce)]
 
 
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
-    """The tiling of every stage, by id. Readers come before producers: bounds inference needs the readers' tiles."""
+    """Returns the tiling of every stage, by id.
+
+    Readers come before producers: bounds inference needs the readers' tiles.
+    """
     done: dict[str, Tiling] = {}
     around = {id for stage in s.stages if stage.host is not None for id in (stage.host, stage.reader)}
     for stage in reversed(s.stages):
@@ -150,10 +156,10 @@ def _tile_stage(
     threads: Num,
     granules: Mapping[Axis, int],
 ) -> Tiling:
-    """Clamp the knobs of one stage to its extents and derive every trip count and span.
+    """Clamps the knobs of one stage to its extents and derives every trip count and span.
 
     `lone`: no stage is attached in its loops. Trips along an axis of extent 1 are then the constant 1, not a column.
-    `threads`: of the block around an attached stage. `granules`: see `granules_of`.
+    `threads` counts the threads of the block around an attached stage. For `granules` see `granules_of`.
     """
     name, pieces = pieces_knob(stage), 1
     if name is not None and lanes > 1:
@@ -207,7 +213,7 @@ def _tile_stage(
 
 @memoised()
 def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
-    """The loops that the threads of a block execute."""
+    """Returns the loops that the threads of a block execute."""
     nest = nest_of(stage)
     numbers = (*nest.numbers(LoopKind.THREAD), *nest.numbers(LoopKind.WARP))
     spatial = [LoopLevel(a, n) for n in numbers for a in stage.axes]
@@ -217,7 +223,7 @@ def thread_levels(stage: Stage) -> frozenset[LoopLevel]:
 
 @memoised()
 def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
-    """`cuts`, in the order in which axes take the threads of a block: contiguous ones first, reduce axes last."""
+    """Returns `cuts` in the order in which axes take the threads of a block: contiguous first, reduce axes last."""
     levels = dict(cuts(stage))
     order = [*(a for a in stage.axes if a is stage.vector), *(a for a in stage.axes[::-1] if a is not stage.vector)]
     return tuple((a, levels[a]) for a in (*order, *reversed(stage.reduce_axes)))
@@ -225,9 +231,10 @@ def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
 
 @memoised()
 def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
-    """Elements of one vector of a stage in a thread block: as many as divide the extent, so that no lane is ever dead.
+    """Returns the elements of a vector of a stage in a thread block: a divisor of the extent, so that every lane is
+    active.
 
-    One where a condition differs between neighbours, and where a box may begin at any element.
+    The result is 1 if a condition differs between neighbours, or if a box may begin at any element.
     """
     vector = stage.vector
     if vector is None or vector.kind == "reduce" or vector in stage.unrolled:
@@ -257,7 +264,7 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
 
 @memoised()
 def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
-    """The elements of reduce axes that a block of the reduction must take together: the vectors of its copies."""
+    """Returns the elements of reduce axes that a reduce block must take together: the vectors of its copies."""
     found = matrix_granules(stage)
     for copy in s.stages:
         if copy.reader == stage.id and copy.vector is not None and nest_of(copy).is_cooperative:
@@ -273,7 +280,7 @@ def has_cast(e: Expr) -> bool:
 
 
 def matrix_granules(stage: Stage) -> dict[Axis, int]:
-    """The elements of an axis that one matrix instruction takes, of rows a half: tiles are whole numbers of them."""
+    """Returns the granule of tiles by axis: the elements that a matrix instruction takes, half of them for rows."""
     if stage.matrix is None or stage.vector is None:
         return {}
     kernel = stage.matrix.kernel
@@ -281,7 +288,7 @@ def matrix_granules(stage: Stage) -> dict[Axis, int]:
 
 
 def _group(t: Tiling, values: Mapping[str, Num]) -> Num:
-    """The rows of blocks that are passed together: a divisor of all, where there are several columns too."""
+    """Returns the rows of blocks that are traversed together: a divisor of all rows, or 1 for a single column."""
     name, axis, vector = group_knob(t.stage), row_axis(t.stage), t.stage.vector
     if name is None or axis is None or vector is None:
         return 1
@@ -290,12 +297,12 @@ def _group(t: Tiling, values: Mapping[str, Num]) -> Num:
 
 
 def power_above(n: int) -> int:
-    """The least power of two that is not below `n`."""
+    """Returns the least power of two that is not below `n`."""
     return 1 << max(0, n - 1).bit_length()
 
 
 def _power_below(n: Num, most: Num) -> Num:
-    """The largest power of two that exceeds neither `n` nor the least power of two above `most`."""
+    """Returns the largest power of two that exceeds neither `n` nor the least power of two above `most`."""
     result: Num = 1
     for k in range(1, 11):
         fits = (n >= 1 << k) & (most > 1 << (k - 1))
@@ -304,7 +311,7 @@ def _power_below(n: Num, most: Num) -> Num:
 
 
 def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: Num, reader: Tiling | None, lone: bool) -> Num:
-    """The trip count of one loop; `rest` is what the levels inside it leave of the axis."""
+    """Returns the trip count of a loop; `rest` is the quotient of the axis by the levels inside the loop."""
     match cut.source:
         case Trips.REST:
             return rest
@@ -319,7 +326,7 @@ def _trips(cut: Cut, values: Mapping[str, Num], rest: Num, lanes: Num, reader: T
 
 
 def _can_peel(t: Tiling) -> Num:
-    """Whether the second innermost reduce loop can be fully unrolled: 2 to MOST_PEELED trips, without remainder."""
+    """Returns whether the second innermost reduce loop can be unrolled: 2 to MOST_PEELED trips, no remainder."""
     stage = t.stage
     axis = stage.reduce_axes[-2]
     if axis is stage.vector:
@@ -335,7 +342,7 @@ def _can_peel(t: Tiling) -> Num:
 
 
 def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
-    """Extents of the box that readers need of an attached stage: the maximum over all reads.
+    """Returns the extents of the box that readers need of an attached stage: the maximum over all reads.
 
     The copy of an operand in shared memory covers whole tiles of its reader, beyond the end of an axis too.
     """
@@ -353,7 +360,7 @@ def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis
 
 
 def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
-    """The elements of each reader axis inside the loop at which the stage is attached."""
+    """Returns the elements of each reader axis inside the loop at which the stage is attached."""
     extent = reader.extent
     if stage.level is ComputeAt.REDUCE_BLOCK:
         inside = {a: reader.reduction_tile(a) for a in reader.stage.axes}
@@ -370,7 +377,7 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
 
 
 def _box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:
-    """The size of the interval that an affine index covers, given the length of each axis."""
+    """Returns the size of the interval that an affine index covers, given the length of each axis."""
     size: Num = 1
     for atom, c in affine(index).terms:
         assert isinstance(atom, Axis), "attached stages are read linearly"

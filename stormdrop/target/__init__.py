@@ -1,29 +1,34 @@
-"""What a machine is, as data: this file has what all kinds of target share.
+"""Target machines as data: this file holds the parts that all kinds of target share.
 
-A kind has a file of its own; `stormdrop.target.machine` joins them to one type, `Target`.
+Each kind has its own file; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
 ALIGN_BYTES = 64
-"""Buffers begin at multiples of this: a cache line of all our targets, and their widest vector."""
+"""The alignment of buffers: a cache line of all targets, and their widest vector."""
 
 
 def whole_lines(nbytes: int) -> int:
-    """The bytes of a buffer with what is left of its last line."""
+    """Returns the size of a buffer rounded up to whole cache lines."""
     return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 class Temperature(Enum):
-    """Whether constants are in the caches when a kernel begins.
+    """The presence of constants in the caches when a kernel begins.
 
-    Cold: they are not, as in a model whose weights exceed the last cache. Kernels are estimated and timed at a
-    temperature, and warm and cold seconds are never compared.
+    Cold: constants are not cached, as in a model whose weights exceed the last cache. Kernels are estimated and timed
+    at a temperature, and warm and cold seconds are never compared.
     """
 
     WARM = "warm"
     COLD = "cold"
+
+    @staticmethod
+    def of(weights_bytes: int, cache_bytes: int) -> "Temperature":
+        """Returns the temperature of a model's weights: cold if they leave the last cache between two runs."""
+        return Temperature.COLD if weights_bytes > cache_bytes else Temperature.WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +42,5 @@ class Surroundings:
 
     @property
     def touched_bytes(self) -> int:
-        """What is read or written between two runs of a kernel."""
+        """The bytes read or written between two runs of a kernel."""
         return self.constant_bytes + self.arena_bytes

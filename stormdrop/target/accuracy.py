@@ -1,4 +1,4 @@
-"""How far a task's outputs may be from those of exact arithmetic, on a target."""
+"""Error bounds: the largest accepted distance of a task's outputs from exact arithmetic, on a target."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from stormdrop.target.microkernels import MATRIX_KERNELS
 
 EPS = 2.0**-23
 NETWORK_ERRORS = 16.0
-"""How many times larger the error of a network's output may be than that of one product. The random errors of a hundred
-layers add up to about ten times that of one."""
+"""The bound of a network's error as a multiple of one product's error. The random errors of a hundred layers add up to
+about ten times the error of a single layer."""
 
 
 def error_bound(variant: Variant, target: Target) -> float:
-    """The bound of a variant, in units of eps · Σ|a·b|, at the precision of the target's products.
+    """Returns the bound of a variant, in units of eps · Σ|a·b|, at the precision of the target's products.
 
     Rounding both factors with a relative error u each changes their product by up to 2 u + u², relatively. Each sum of
-    a variant may multiply the results of the one before, so the bound grows with the number of sums.
+    a variant may multiply the results of the sum before, so the bound grows with the number of sums.
     """
     kernel = target.matrix_kernel if isinstance(target, Gpu) else None
     if kernel is None:
@@ -28,7 +28,5 @@ def error_bound(variant: Variant, target: Target) -> float:
 
 
 def network_tolerance(precision: str) -> float:
-    """The error of a network's outputs, relative to the largest output, that the precision of its products explains; 0
-    for f32.
-    """
+    """Returns the error of outputs, relative to the largest, that the products' precision explains; 0 for f32."""
     return max((NETWORK_ERRORS * 2.0 * k.roundoff for p, k in MATRIX_KERNELS.items() if p == precision), default=0.0)

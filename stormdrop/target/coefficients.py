@@ -1,8 +1,12 @@
-"""The calibrated numbers of the estimate of a program on a CPU, as one value.
+"""The calibrated coefficients of the cost estimate of a program on a CPU, as one value.
 
-Where a number comes from stands beside it: *znver4*, chosen so that the estimate ranks kernels as they were measured on
-a Zen 4 server core; *counted*, instructions of the generated code; *chosen*, a limit or a small preference. A target
-carries the value that its estimates use: `CPU_COEFFICIENTS`, or what `stormdrop calibrate` fitted to the machine.
+The origin of each number stands beside it:
+
+- *znver4*: chosen so that the estimate ranks kernels like their measurements on a Zen 4 server core
+- *counted*: instructions of the generated code
+- *chosen*: a limit or a small preference
+
+A target carries the coefficients that its estimates use: `CPU_COEFFICIENTS`, or a fit of `stormdrop calibrate`.
 """
 
 from collections.abc import Mapping
@@ -30,24 +34,24 @@ FITTED = (
     "guard_code_seconds",
     "code_seconds",
 )
-"""What a fit may change. Limits stay: a schedule must be legal or not whatever was measured."""
+"""The coefficients that a fit may change. Limits are excluded: measurements must not decide a schedule's legality."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuCoefficients:
     version: int
-    """Of the formulas that use them."""
+    """The version of the formulas that use the coefficients."""
 
-    # Vector operations that one operation of an expression takes; any other takes one
+    # Vector operations per operation of an expression; all remaining operations take one vector operation
     function_operations: float = 20.0  # exp, tanh, erf, ...; counted
     root_operations: float = 4.0  # sqrt, rsqrt; znver4
     division_operations: float = 8.0  # znver4
-    minmax_operations: float = 3.0  # with what NaN asks for; counted
+    minmax_operations: float = 3.0  # with its tests for NaN; counted
     pow_operations: float = 80.0  # counted
     fmod_operations: float = 400.0  # counted, for quotients that are not huge
 
     # Load slots: one full vector loaded is one
-    load_slots: float = 1.0  # scales all of them: what a core really issues
+    load_slots: float = 1.0  # scale of all load slots, for the rate at which a real core issues loads
     folded_broadcast_slots: float = 0.5  # an element that the multiply-add itself broadcasts; znver4
     broadcast_slots: float = 1.2  # where an instruction of its own does; AVX2 on znver4
     gather_slots: float = 2.0  # for every lane; znver4
@@ -67,8 +71,9 @@ class CpuCoefficients:
     hiding_accumulators: float = 3.0  # as many hide the loop's own instructions; znver4
 
     # Caches
-    line_bytes: int = 64  # what a shorter run moves. This and the next are x86's, whatever the target has:
-    way_bytes: int = 4096  # rows this far apart share a set. Its own would change features and default schedules
+    # Both numbers are x86's on every target: a target's own numbers would change features and default schedules
+    line_bytes: int = 64  # the traffic of any shorter run
+    way_bytes: int = 4096  # rows this far apart share a set
     l1_share: float = 0.8  # of the size that operands may fill; nominal
     l2_share: float = 0.6  # a panel beyond 0.6 of the L2 loses a quarter of the speed; znver4
     l3_share: float = 0.7  # nominal
@@ -87,7 +92,7 @@ class CpuCoefficients:
     thread_barrier_seconds: float = 0.075e-6  # of a barrier, for every thread: 0.15 µs of two Zen 4 cores, 1.2 µs of 16
     # Emerald Rapids cores (python -m benchmarks.pool)
     code_seconds: float = 1e-9  # to fetch one instruction that no near cache holds, as in a model; znver4
-    code_scale: float = 2e4  # of two equal programs take the shorter: it builds faster; chosen
+    code_scale: float = 2e4  # the shorter of two programs with equal estimates wins, as it builds faster; chosen
 
     # Limits, all of them chosen
     most_instructions: float = 1000.0
@@ -96,15 +101,16 @@ class CpuCoefficients:
     most_unrolled_rows: float = 8.0  # of a transform that are live at once: its rows may go through memory
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the nominal value, and the version."""
+        """Returns the version and the coefficients that differ from their nominal values."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"version": self.version} | {n: v for n, v in found.items() if v != getattr(CPU_COEFFICIENTS, n)}
 
     @staticmethod
     def from_json(tree: Any) -> "CpuCoefficients":
-        """The inverse of `to_json`. Of another version the version alone: its numbers belong to other formulas.
+        """Returns the coefficients of their JSON, the inverse of `to_json`.
 
-        Raises UserError for what no version would have written.
+        JSON of another version gives its version alone: its numbers belong to other formulas. Raises UserError for JSON
+        that no version writes.
         """
         version = tree.get("version") if isinstance(tree, Mapping) else None  # pyright: ignore
         if type(version) is not int:
@@ -119,7 +125,7 @@ class CpuCoefficients:
 
 
 CPU_COEFFICIENTS = CpuCoefficients(version=3)
-"""Nominal: those of a Zen 4 server core. Whoever changes them, or a formula that uses them, raises the version: what
-was estimated before is then computed anew."""
+"""The nominal coefficients, of a Zen 4 server core. Raise the version when a coefficient or a formula that uses it
+changes: stored estimates are then recomputed."""
 UNWRITTEN_VERSION = 3
-"""Of the nominal coefficients of a target whose JSON has none. Later ones are written."""
+"""The version of the nominal coefficients of a target whose JSON has none. The JSON of later versions contains it."""

@@ -1,8 +1,8 @@
-"""What a machine is: its instruction set, registers, caches, threads, and the rates the analytic prior divides by.
+"""CPU targets: instruction set, registers, caches, threads, and the rates that the analytic prior divides by.
 
-A `Cpu` is a plain value. `detect()` describes this machine, `with_isa` narrows it (so that AVX2 and SSE code can be
-tested on an AVX-512 machine), `cross` describes a machine that is only assembled for. Rates and coefficients of the
-estimate are nominal until `stormdrop.runtime.calibration` fills in what was measured on the machine.
+A `Cpu` is a plain value. `detect()` describes this machine. `with_isa` narrows it, so that AVX2 and SSE code can be
+tested on an AVX-512 machine. `cross` describes a machine for which code is only assembled. Rates and coefficients of
+the estimate are nominal until `stormdrop.runtime.calibration` fills in measurements of the machine.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
@@ -21,7 +21,7 @@ from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """A vector instruction set: what holds for every machine that has it."""
+    """A vector instruction set: the properties that all its machines share."""
 
     name: str
     family: str  # "x86" | "arm"
@@ -41,7 +41,7 @@ ISAS = {
     "sve512": Isa("sve512", "arm", 64, 32, True, 2, 9, "a64fx"),
 }
 
-# Cores whose throughput differs from their instruction set's usual one: (cpu, isa) -> fmas per cycle.
+# Cores whose throughput differs from the usual throughput of their instruction set: (cpu, isa) -> fmas per cycle.
 _FMA_PER_CYCLE = {
     ("znver4", "avx512"): 1.0,  # two passes through 256-bit pipes
     ("icelake-client", "avx512"): 1.0,
@@ -64,7 +64,7 @@ _TRIPLES = {"x86": "x86_64-unknown-linux-gnu", "arm": "aarch64-unknown-linux-gnu
 
 @dataclass(frozen=True, slots=True)
 class NominalRates:
-    """What the estimate divides by until a machine was measured."""
+    """The rates that the estimate divides by before the machine is measured."""
 
     ghz: float
     l2_bytes_per_cycle: float
@@ -87,7 +87,7 @@ class NominalRates:
 _ZEN = NominalRates(3.5, 32.0, 80.0, 32.0, 100.0)  # measured on a Zen 4 server: 117 GB/s of L2 at 3.65 GHz
 _XEON = NominalRates(2.7, 37.0, 22.0, 11.0, 130.0, 6.0)  # measured on 8 and 16 CPUs of an Emerald Rapids server
 _RATES = {"sapphirerapids": _XEON, "emeraldrapids": _XEON, "graniterapids": _XEON}
-"""By cpu; all others are estimated as a Zen 4 core."""
+"""The rates by cpu; every cpu without an entry is estimated as a Zen 4 core."""
 
 
 def _rates(cpu: str) -> NominalRates:
@@ -99,9 +99,9 @@ MOST_CORES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One machine as code generation, the prior and the tuning records see it.
+    """One CPU as code generation, the prior and the tuning records see it.
 
-    L1 and L2 sizes are per core, the L3 size is that of one shared cache (without an L3 the L2 stands in for it).
+    L1 and L2 sizes are per core. The L3 size is the size of one shared cache; the L2 stands in for a missing L3.
     `l2_gbs` is per core, `l3_gbs` and `dram_gbs` are for all threads together; all of them are reads.
     """
 
@@ -123,19 +123,19 @@ class Cpu:
     """Full-width vector fmas started each cycle; times `fma_latency` (cycles), the chains that keep a core busy."""
     fma_latency: int
     peak_gflops: float
-    """f32, one core."""
+    """The peak of one core in f32."""
     l2_gbs: float
     l3_gbs: float
     dram_gbs: float
     temperature: Temperature = Temperature.WARM
     handover_gbs: float = 160.0
-    """Of what another core wrote last, for all threads together."""
+    """The rate of reads of data that another core wrote last, for all threads together."""
     cores: int = MOST_CORES
-    """Where there are more threads than cores, some share a core's L1 and L2. Unknown: more than any machine has."""
+    """The number of cores. Threads in excess share a core's L1 and L2. Unknown: more than any machine has."""
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
     coefficients: CpuCoefficients = CPU_COEFFICIENTS
-    """Of the estimate."""
+    """The coefficients of the estimate."""
 
     def __repr__(self) -> str:
         return f"<cpu {self.name}, {self.isa}, {self.threads} thread{'s' if self.threads != 1 else ''}>"
@@ -149,9 +149,10 @@ class Cpu:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
-        """The inverse of `to_json`, of any version: unknown fields are ignored, missing ones have their default.
+        """Returns the target of its JSON of any version, the inverse of `to_json`.
 
-        Raises UserError where a field without a default is missing, or has a value that it cannot have.
+        Unknown fields are ignored, missing fields have their default. Raises UserError if a field without a default is
+        missing, or if a value is invalid.
         """
         cold = _checked("cold", data.get("cold", False), bool)
         values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
@@ -179,26 +180,29 @@ class Cpu:
 
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
-        """The instructions that a register tile can be summed with."""
+        """The instructions that can sum a register tile."""
         dots = (BF16_DOT,) if self.has_bf16_dot else ()
         return (MULTIPLY_ADD, *dots, I16_DOT) if ISAS[self.isa].family == "x86" else (MULTIPLY_ADD, *dots)
 
     @property
     def has_f16(self) -> bool:
-        """Whether the machine converts between f16 and f32: F16C comes with AVX2."""
+        """True if the machine converts between f16 and f32: F16C comes with AVX2."""
         return self.isa != "sse"
 
     def lanes(self, dtype: Dtype) -> int:
-        """Elements of one vector. Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32."""
+        """Returns the number of elements of one vector.
+
+        Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32.
+        """
         return self.vector_bytes // max(4, ITEMSIZE[dtype])
 
     def key(self) -> str:
-        """The identity under which tuning records are kept."""
+        """Returns the identity under which tuning records are kept."""
         return f"{self.cpu}/{self.isa}/{self.threads}"
 
     @property
     def units(self) -> str:
-        """What computes in parallel, for people."""
+        """The parallel units, for people."""
         return f"{self.threads} thread{'s' if self.threads != 1 else ''}"
 
     @property
@@ -208,8 +212,9 @@ class Cpu:
 
     @property
     def folds_broadcasts(self) -> bool:
-        """Whether a multiply-add takes one element for all lanes, so that no instruction broadcasts it. Arm is taken to
-        do so: its kernels were never timed.
+        """True if a multiply-add broadcasts one element to all lanes, without a separate instruction.
+
+        Assumed for Arm: its kernels were never timed.
         """
         return self.isa not in ("avx2", "sse")
 
@@ -220,25 +225,25 @@ class Cpu:
 
     @property
     def barrier_seconds(self) -> float:
-        """What a barrier of all threads costs, with what they need to begin what follows it."""
+        """The cost of a barrier of all threads, including the start of the next phase."""
         return self.coefficients.thread_barrier_seconds * self.threads
 
     @property
     def reach_bytes(self) -> int:
-        """How far from its pointer an address may lie without an instruction to compute it."""
+        """The largest offset of an address from its pointer that needs no instruction of its own."""
         return {"neon": 16384, "sve512": 256}.get(self.isa, 1 << 31)
 
     @property
     def function_attributes(self) -> str:
-        """What every LLVM function definition must carry so that full-width vectors are one register.
+        """The attributes of every LLVM function definition, so that full-width vectors are one register.
 
-        x86 needs nothing: without `min-legal-vector-width` LLVM takes 512 bits as legal, whatever the cpu prefers.
-        Fixed vectors use SVE registers only where the function pins their length.
+        x86 needs none: without `min-legal-vector-width` LLVM treats 512 bits as legal, even if the cpu prefers less.
+        Fixed vectors use SVE registers only if the function pins their length.
         """
         return "vscale_range(4,4)" if self.isa == "sve512" else ""
 
     def with_isa(self, isa: str) -> "Cpu":
-        """The same core held to a narrower instruction set, with nominal rates.
+        """Returns the same core restricted to a narrower instruction set, with nominal rates.
 
         Raises UserError for an instruction set that this target does not have.
         """
@@ -255,7 +260,7 @@ class Cpu:
         return replace(narrow, temperature=self.temperature, cores=self.cores)
 
     def with_threads(self, threads: int) -> "Cpu":
-        """The same cores, of which so many threads are used: with nominal shared rates, and a core's as they are."""
+        """Returns the same CPU with `threads` threads in use: shared rates are nominal, the rates of a core stay."""
         if threads < 1:
             raise UserError(f"a target needs at least one thread, got {threads}")
         if threads == self.threads:
@@ -265,12 +270,16 @@ class Cpu:
         return replace(self, threads=threads, **shared, handover_gbs=rates.handover_gbs(threads))
 
     def with_nominal_rates(self) -> "Cpu":
-        """The same machine before anything was measured of it: with nominal rates and coefficients of the estimate."""
+        """Returns the machine with nominal rates and coefficients, as before any measurement."""
         rates = _nominal(self.cpu, ISAS[self.isa], self.threads)
         return replace(self, **rates, coefficients=CPU_COEFFICIENTS)
 
+    def with_weights(self, weights_bytes: int) -> "Cpu":
+        """Returns the target at the temperature of a model with so many bytes of weights."""
+        return self.with_cold_weights(Temperature.of(weights_bytes, self.l3_bytes) is Temperature.COLD)
+
     def with_cold_weights(self, cold: bool | None) -> "Cpu":
-        """The same machine at one of the two temperatures; None: at its own."""
+        """Returns the machine at the cold or the warm temperature; None keeps its own."""
         if cold is None or cold == self.is_cold:
             return self
         return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
@@ -283,7 +292,7 @@ class Cpu:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """A field's value as JSON has it, a whole number also where a float is expected. Numbers must be positive."""
+    """Returns a field's JSON value; a whole number is accepted as a float. Numbers must be positive."""
     is_kind = type(value) is kind or (kind is float and type(value) is int)
     if not is_kind or (isinstance(value, (int, float)) and kind is not bool and not 0 < value < 2**63):
         raise UserError(f"not a target: {name} is {value!r:.60}, not a good {kind.__name__}")
@@ -295,7 +304,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """As the fields of `Cpu`; the defaults stand where the machine, or its hypervisor, says nothing."""
+    """The cache sizes, as in `Cpu`; the defaults apply if the machine or its hypervisor reports none."""
 
     line_bytes: int = 64
     l1_bytes: int = 32 << 10
@@ -305,7 +314,10 @@ class Caches:
 
 
 def cross(isa: str) -> Cpu:
-    """A typical machine of an instruction set: to assemble for, not to run on. Raises UserError for an unknown one."""
+    """Returns a typical machine of an instruction set, for assembly only.
+
+    Raises UserError for an unknown instruction set.
+    """
     if isa not in ISAS:
         raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
     it = ISAS[isa]

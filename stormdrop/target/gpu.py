@@ -1,9 +1,9 @@
 """An NVIDIA GPU as a target: the limits of its architecture, its size, and the rates that the estimate divides by.
 
-A `Gpu` is a plain value. `gpu("sm_90")` describes the named default of an architecture: what is compiled for without a
-GPU at hand. A device that is found gives its own numbers by `dataclasses.replace`.
+A `Gpu` is a plain value. `gpu("sm_90")` describes the named default of an architecture, for compilation without a GPU
+at hand. The numbers of a real device replace the defaults by `dataclasses.replace`.
 
-Invariant: code for a target runs on every GPU of its architecture, whatever the number of multiprocessors.
+Invariant: code for a target runs on every GPU of its architecture, with any number of multiprocessors.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ class GpuCoefficients:
     issue_per_cycle: float = 4.0  # nominal: four schedulers
     shared_bytes_per_cycle: float = 142.0  # one wavefront has 128; h200
     load_issue_per_cycle: float = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
-    unstaged_factor: float = 4.0  # what a tile's operands cost that every thread loads from the L1; h200
-    sector_bytes: float = 32.0  # nominal: what a request moves of every cache line it touches
+    unstaged_factor: float = 4.0  # the cost factor of operands of a tile that every thread loads from the L1; h200
+    sector_bytes: float = 32.0  # nominal: the traffic of a request per cache line it touches
     function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
     turn_instructions: float = (
-        24.0  # what a turn of an unrolled loop costs: control, and loads that nothing overlaps; h200
+        24.0  # the cost of a turn of an unrolled loop: control, and loads that do not overlap; h200
     )
     division_instructions: float = 10.0  # counted
     rounding_instructions: float = 7.0  # of an f32 to a half; counted
     index_instructions: float = 6.0  # of each tile that a thread stores; counted
     copy_instructions: float = 3.0  # of each copy to shared memory, for its addresses; counted
-    guard_instructions: float = 5.0  # beside those, where a border must be tested; counted
+    guard_instructions: float = 5.0  # in addition, for the test of a border; counted
 
     # Latencies, in cycles
     memory_cycles: float = 650.0  # a load from the L2 that few blocks share; h200
@@ -88,7 +88,7 @@ class Gpu:
     registers_per_thread: int
     registers_per_multiprocessor: int
     shared_bytes_per_block: int
-    """Dynamic shared memory that a block may ask for."""
+    """The limit of a block's dynamic shared memory."""
     shared_bytes_per_multiprocessor: int
     l2_bytes: int
     clock_ghz: float
@@ -99,11 +99,11 @@ class Gpu:
     matrix_products: float = 1024.0
     """bf16 multiply-adds that one multiprocessor's matrix units make in a cycle, by mma.sync; of tf32 half as many."""
     precision: Precision = "f32"
-    """With which factors matrix products and convolutions of f32 are computed; sums are f32 always."""
+    """The precision of the factors of f32 products and convolutions; sums are always f32."""
     temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
     ordinal: int = 0
-    """Which of a machine's GPUs runs the code, by CUDA's number; no part of what it is."""
+    """CUDA's number of the machine's GPU that runs the code; not part of the target's identity."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
@@ -112,9 +112,10 @@ class Gpu:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Gpu":
-        """The inverse of `to_json`, of any version: unknown fields are ignored, missing ones have their default.
+        """Returns the target of its JSON of any version, the inverse of `to_json`.
 
-        Raises UserError where a field without a default is missing, or has a value that it cannot have.
+        Unknown fields are ignored, missing fields have their default. Raises UserError if a field without a default is
+        missing, or if a value is invalid.
         """
         cold = data.get("cold", False)
         if type(cold) is not bool:
@@ -135,14 +136,18 @@ class Gpu:
         coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
         return cls(**values, precision=precision, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
 
-    # What all kinds of target have
+    # The interface that all kinds of target share
 
     @property
     def is_cold(self) -> bool:
         return self.temperature is Temperature.COLD
 
+    def with_weights(self, weights_bytes: int) -> "Gpu":
+        """Returns the target at the temperature of a model with so many bytes of weights."""
+        return self.with_cold_weights(Temperature.of(weights_bytes, self.l3_bytes) is Temperature.COLD)
+
     def with_cold_weights(self, cold: bool | None) -> "Gpu":
-        """The same GPU at one of the two temperatures; None: at its own."""
+        """Returns the GPU at the cold or the warm temperature; None keeps its own."""
         if cold is None or cold == self.is_cold:
             return self
         return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
@@ -154,7 +159,7 @@ class Gpu:
 
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
-        """The instructions that a register tile can be summed with."""
+        """The instructions that can sum a register tile."""
         matrix = self.matrix_kernel
         return (MULTIPLY_ADD,) if matrix is None else (MULTIPLY_ADD, matrix)
 
@@ -164,7 +169,7 @@ class Gpu:
         return MATRIX_KERNELS.get(self.precision)
 
     def with_precision(self, precision: str) -> "Gpu":
-        """The same GPU at a precision. Raises UserError for an unknown one."""
+        """Returns the same GPU at a precision. Raises UserError for an unknown precision."""
         for known in PRECISIONS:
             if known == precision:
                 return replace(self, precision=known)
@@ -190,11 +195,11 @@ class Gpu:
 
     @property
     def units(self) -> str:
-        """What computes in parallel, for people."""
+        """The parallel units, for people."""
         return f"{self.multiprocessors} multiprocessors"
 
     def with_threads(self, threads: int) -> "Gpu":
-        """The same GPU: its threads are not the host's."""
+        """Returns the GPU itself: its threads are not the host's."""
         return self
 
     @property
@@ -203,7 +208,7 @@ class Gpu:
 
     @property
     def l3_bytes(self) -> int:
-        """The last cache, under its name on CPUs."""
+        """The size of the last cache, under its name on CPUs."""
         return self.l2_bytes
 
     @property
@@ -211,20 +216,20 @@ class Gpu:
         return self.l2_gbs
 
     def lanes(self, dtype: Dtype) -> int:
-        """Elements of one vector. Narrow types are computed in 32-bit lanes."""
+        """Returns the number of elements of one vector. Narrow types are computed in 32-bit lanes."""
         return self.vector_bytes // max(4, ITEMSIZE[dtype])
 
     def key(self) -> str:
-        """The identity under which tuning records are kept."""
+        """Returns the identity under which tuning records are kept."""
         own = f"{self.architecture}/{self.multiprocessors}"
         return own if self.precision == "f32" else f"{own}/{self.precision}"
 
     @property
     def peak_gflops(self) -> float:
-        """f32, all multiprocessors."""
+        """The peak of all multiprocessors in f32."""
         return 2.0 * self.fma_lanes * self.multiprocessors * self.clock_ghz
 
-    # What LLVM has to know
+    # Facts that LLVM needs
 
     @property
     def triple(self) -> str:
@@ -245,7 +250,7 @@ class Gpu:
 
     @property
     def reach_bytes(self) -> int:
-        """How far from its pointer an address may lie without an instruction to compute it: 24 bits of offset."""
+        """The largest offset of an address from its pointer that needs no instruction of its own: 24 bits."""
         return 1 << 23
 
     def __str__(self) -> str:
@@ -256,7 +261,7 @@ class Gpu:
 
 
 def _values_of(kind: Any, data: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
-    """The fields of a dataclass of positive numbers and strings, read from JSON."""
+    """Returns the fields of a dataclass of positive numbers and strings, read from JSON."""
     values: dict[str, Any] = {}
     for field in fields(kind):
         if field.name in but or (field.name not in data and field.default is not MISSING):
@@ -285,7 +290,7 @@ def _gpu(
     dram_gbs: float,
     matrix_products: float,
 ) -> Gpu:
-    """`shared_kib`: of a block, and of a multiprocessor."""
+    """Returns a GPU; `shared_kib` is the shared memory of a block, and of a multiprocessor."""
     return Gpu(
         name=name,
         architecture=architecture,
@@ -319,7 +324,7 @@ ARCHITECTURES: dict[str, Gpu] = {
 
 
 def gpu(architecture: str = "sm_90") -> Gpu:
-    """The default GPU of an architecture. Raises UserError for an unknown one."""
+    """Returns the default GPU of an architecture. Raises UserError for an unknown architecture."""
     if architecture not in ARCHITECTURES:
         raise UserError(f"unknown GPU architecture {architecture!r}; known are {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[architecture]

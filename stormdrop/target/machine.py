@@ -1,4 +1,4 @@
-"""The kinds of target, as one type; and what was measured of a machine."""
+"""The kinds of target, as one type; and the measured limits of a machine."""
 
 import json
 import math
@@ -15,9 +15,9 @@ Target: TypeAlias = Cpu | Gpu
 
 
 def target_from_json(data: Any) -> Target:
-    """The inverse of a target's `to_json`; files older than the kinds describe CPUs.
+    """Returns the target of its JSON, the inverse of its `to_json`; files older than the kinds describe CPUs.
 
-    Raises UserError for anything that is not a target of a known kind.
+    Raises UserError if `data` is not a target of a known kind.
     """
     if not isinstance(data, Mapping):
         raise UserError("not a target: no JSON object")
@@ -36,7 +36,7 @@ LEVELS = ("L1", "L2", "L3", "DRAM")
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What `threads` threads together move when each works on its own share of `footprint_bytes`."""
+    """The bandwidth of `threads` threads together, each on its own share of `footprint_bytes`."""
 
     level: str
     threads: int
@@ -56,7 +56,7 @@ class Peak:
     bandwidths: tuple[Bandwidth, ...]
 
     def bandwidth(self, level: str, threads: int) -> Bandwidth:
-        """The row of the table; there is one for one thread and one for all of them."""
+        """Returns a row of the table, which has rows for one thread and for all threads."""
         return next(b for b in self.bandwidths if (b.level, b.threads) == (level, threads))
 
     def to_json(self) -> str:
@@ -64,7 +64,7 @@ class Peak:
 
     @staticmethod
     def from_json(text: str) -> "Peak":
-        """The inverse of `to_json`. Raises ValueError for anything that is not a peak."""
+        """Returns the peak of its JSON, the inverse of `to_json`. Raises ValueError if the text is not a peak."""
         try:
             tree: dict[str, Any] = json.loads(text)
             rows = tuple(Bandwidth(**row) for row in tree.pop("bandwidths"))

@@ -1,8 +1,8 @@
-"""Micro-kernels: the innermost step of a matrix product, as a machine offers it.
+"""Micro-kernels: the innermost step of a matrix product, as instructions of a machine.
 
-One step combines a register tile of accumulators with `rows` operands that are broadcast and `columns` operands that
-are vectors: acc[m, n] += sum over k of a[m, k] * b[k, n]. `codegen.outer_product` spells those of a thread,
-`codegen.matrix_product` those of a warp.
+One step combines a register tile of accumulators with `rows` broadcast operands and `columns` vector operands: acc[m,
+n] += sum over k of a[m, k] * b[k, n]. `codegen.outer_product` spells the steps of a thread, `codegen.matrix_product`
+the steps of a warp.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal, get_args
 from stormdrop.ir.expr import Dtype
 
 Precision = Literal["f32", "tf32", "3xtf32", "bf16", "fp16"]
-"""How exactly a GPU multiplies f32: as it is, or its factors rounded for matrix instructions (`MATRIX_KERNELS`)."""
+"""The precision of f32 products on a GPU: exact factors, or factors rounded for matrix instructions."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, slots=True)
 class Microkernel:
-    """What the space and lowering must know to use an instruction."""
+    """The properties of an instruction that the space and lowering need."""
 
     name: str
     operand: Dtype
@@ -29,11 +29,11 @@ class Microkernel:
     n: int
     """Vectors of the tile that one instruction takes."""
     k: int
-    """Products that one lane sums: so many neighbours along k lie side by side in both operands."""
+    """Products that one lane sums: this many neighbours along k lie side by side in both operands."""
     registers: int
     """Vector registers that a step needs beside the accumulators and one column operand."""
     products: int = 1
-    """Instructions that one step takes: more than one where an operand is split into a large and a small part."""
+    """Instructions per step: more than one if an operand is split into a large and a small part."""
     roundoff: float = 0.0
     """The largest relative error of rounding an f32 to the operand's format."""
 

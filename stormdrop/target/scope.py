@@ -1,4 +1,4 @@
-"""Where a kernel's buffers live, and who fills them."""
+"""The scopes of a kernel's buffers: their memory and their writers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """Tiling structures: the loop levels into which a machine's stages are cut.
 
-A structure has a name, one letter for each level from the outermost. On CPUs S cuts every spatial axis once more, R
-every reduce axis. On GPUs B, V, T, W and S cut the spatial axes (blocks, virtual threads, threads, warps; serial or
-register loops), X and R the reduce axes (across threads; serial loops). Schedules in files name structures; what
-kind of loop each level is stands here.
+A structure has a name, one letter for each level from the outermost.
+
+- CPUs: S cuts every spatial axis once more, R every reduce axis.
+- GPUs: B, V, T, W and S cut the spatial axes (blocks, virtual threads, threads, warps; serial or register loops). X and
+  R cut the reduce axes (across threads; serial loops).
+
+Schedules in files name structures; this module defines the kind of loop of each level.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from enum import Enum
 
 
 class LoopKind(Enum):
-    """What executes the iterations of a loop level."""
+    """The executor of the iterations of a loop level."""
 
     PARALLEL = "parallel"  # the parallel range of a phase: a thread of the host's pool takes some of them
     BLOCK = "block"  # one thread block of a GPU each
@@ -46,12 +49,12 @@ class TilingStructure:
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether the threads of a block execute the nest together, as on a GPU."""
+        """True if the threads of a block execute the nest together, as on a GPU."""
         return LoopKind.THREAD in self.kinds or LoopKind.WARP in self.kinds
 
     @property
     def levels(self) -> tuple[tuple[bool, LoopKind], ...]:
-        """Of every level: whether it cuts the reduce axes, and the kind of its loops."""
+        """The levels: whether each cuts the reduce axes, and the kind of its loops."""
         return tuple((letter in _REDUCE, kind) for letter, kind in zip(self.name, self.kinds))
 
 
@@ -60,9 +63,9 @@ _P, _S, _R = LoopKind.PARALLEL, LoopKind.SERIAL, LoopKind.REGISTER
 
 @dataclass(frozen=True, slots=True)
 class TilingStructures:
-    """The structures of one kind of machine, by what a stage does."""
+    """The structures of one kind of machine, by the kind of a stage."""
 
-    reuse: TilingStructure  # a reduction one of whose operands is used again along a spatial axis
+    reuse: TilingStructure  # a reduction with an operand that is used again along a spatial axis
     reduction: TilingStructure  # any other reduction
     elementwise: TilingStructure
 
@@ -80,9 +83,13 @@ GPU_STRUCTURES = TilingStructures(
     reduction=TilingStructure("BSTRXS", (_B, _S, _T, _S, _T, _R)),
     elementwise=TilingStructure("BSTS", (_B, _S, _T, _R)),
 )
-"""A stage with reuse keeps its accumulators in registers across the outer reduce loop, which stages operands in shared
-memory. Other reductions may divide a reduce axis among threads, neighbours among neighbours. The serial level takes
-what a block computes beyond one element a thread: axes that blocks do not divide, and the stages inside a block."""
+"""The structures of a GPU.
+
+A stage with reuse keeps its accumulators in registers across the outer reduce loop, which stages operands in shared
+memory. A reduction without reuse may divide a reduce axis among neighbouring threads.
+
+The serial level takes the elements of a block beyond one per thread: axes that blocks do not divide, and the stages
+inside a block."""
 
 MATRIX_STRUCTURE = TilingStructure("BSRWRS", (_B, _S, _S, LoopKind.WARP, _S, _R))
 """A matrix product by matrix instructions: the register tile is a warp's, in groups of 8 rows and of 8 columns."""

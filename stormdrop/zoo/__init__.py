@@ -1,4 +1,4 @@
-"""Twenty-four well-known networks as ONNX models, with seeded random weights and nothing to download.
+"""Twenty-four well-known networks as ONNX models, with seeded random weights and without downloads.
 
     from stormdrop import zoo
 
@@ -6,8 +6,8 @@
     model = zoo.build("resnet50")                # an onnx.ModelProto, the same for the same seed
     model = zoo.build("resnet50", batch=None)    # the batch is symbolic
 
-Graphs are what torch's exporter writes, parameters are named as torchvision names them. Activations stay near one in
-size by construction, so an output tells right kernels from wrong ones. onnx is imported only when a model is built.
+Graphs equal the output of torch's exporter; parameters have torchvision's names. Activations stay near one in size by
+construction, so an output distinguishes right kernels from wrong kernels. onnx is imported only when a model is built.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def names() -> tuple[str, ...]:
 
 
 def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
-    """Describe a network and draw its weights.
+    """Describes a network and draws its weights.
 
     Raises UserError for an unknown name, a batch below one, a negative seed or an unsupported opset.
     """
@@ -40,19 +40,19 @@ def build(name: str, batch: int | None = 1, seed: int = 0, opset: int = DEFAULT_
 
 
 def skeleton(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
-    """The graph of `build` with parameters as inputs without values: a few kilobytes, made in milliseconds."""
+    """Returns the graph of `build` with parameters as inputs without values: a few kilobytes, made in milliseconds."""
     from stormdrop.zoo.export import skeleton as exported
 
     return exported(describe(name, batch, opset))
 
 
 def parameters(name: str) -> int:
-    """How many trained numbers a network has, as in the literature: inception_v3 with its auxiliary head."""
+    """Returns the number of trained parameters as in the literature: inception_v3 with its auxiliary head."""
     return describe(name).parameter_count + TRAINING_ONLY.get(name, 0)
 
 
 def flops(name: str, batch: int = 1) -> int:
-    """Floating-point operations of one inference: multiply-adds of convolutions and matrix products, counted twice.
+    """Counts the floating-point operations of one inference: two per multiply-add of convolutions and matrix products.
 
     Biases, batch norms, activations and pools are not counted, as in the literature.
     """

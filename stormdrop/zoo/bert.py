@@ -1,7 +1,7 @@
 """BERT's encoder with its pooler, as exporters write it for a fixed sequence length.
 
-Parameters are named as the transformers library names them; weights that multiply from the right are stored transposed,
-(in, out), and their names end in `.weight.T`.
+Parameters have the transformers library's names. Weights that multiply from the right are stored transposed, (in, out),
+and their names end in `.weight.T`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _gathered(net: NetworkBuilder, shape: Bert, kind: str, rows: int, at: OnnxVa
 
 
 def _mask_bias(net: NetworkBuilder, shape: Bert, mask: OnnxValue) -> OnnxValue:
-    """(1 - mask) · lowest, to be added to scores of (heads, query, key)."""
+    """Adds (1 - mask) · lowest, a bias of scores of (heads, query, key)."""
     sizes = (1, 1, shape.sequence)
     axes = net.constant("mask.axes", np.array([1, 2]))
     x = net.node("Unsqueeze", "mask.unsqueeze", [mask, axes], sizes, Moments(1.0, 1.0))
@@ -80,7 +80,7 @@ def _layer(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, at: 
 
 
 def _attention(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, at: str) -> OnnxValue:
-    """softmax(q kᵀ / sqrt(width) + bias) v, by heads."""
+    """Adds softmax(q kᵀ / sqrt(width) + bias) v, by heads."""
     width = shape.hidden // shape.heads
 
     def headed(name: str, order: tuple[int, ...]) -> OnnxValue:
@@ -94,7 +94,7 @@ def _attention(net: NetworkBuilder, shape: Bert, x: OnnxValue, bias: OnnxValue, 
     scores = net.node("Div", f"{at}.scaled", [scores, net.scalar("sqrt_width", math.sqrt(width))], square, Moments())
     scores = net.node("Add", f"{at}.masked", [scores, bias], square, scores.moments)
     shares = net.node("Softmax", f"{at}.softmax", [scores], square, scores.moments, axis=-1)
-    # Scores of deviation one weigh about sequence / e tokens, whose values the mean levels out.
+    # Scores of deviation one weigh about sequence / e tokens; the mean of their values varies less.
     levelled = Moments(0.0, math.e / shape.sequence)
     sizes, work = (shape.heads, shape.sequence, width), math.prod(square) * width
     context = net.node("MatMul", f"{at}.context", [shares, v], sizes, levelled, work)

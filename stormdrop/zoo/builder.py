@@ -5,9 +5,9 @@
     x = net.relu(net.norm(net.conv(x, "conv1", 16, 3, pad=1, bias=False), "bn1"))
     network = net.finish(net.linear(net.flatten(net.global_average(x, "avgpool")), "fc", 10))
 
-Parameters are named as torchvision names them. Nodes are named after their layer, or after their input and what they do
-to it; a value is named like its node, but for the outputs. Invariant: every value leads with the batch, and `sizes` are
-its other extents.
+Parameters have torchvision's names. Nodes are named after their layer, or after their input and their operation; all
+values but outputs have their node's name. Invariant: every value leads with the batch, and `sizes` are its other
+extents.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BIAS_DEVIATION = 0.1
 VARIANCE_RATIO = LogUniform(0.05, 2.0)
 SCALE_SPREAD = 0.25
 MEAN_DEVIATION = 0.2
-# What a residual branch adds is damped by this, so that a hundred of them do not drown the first.
+# The output of a residual branch is scaled by this factor, so that a hundred branches do not drown the first.
 DAMPED = 0.5
 
 
@@ -66,7 +66,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A described network; `batch` is None where it is symbolic. Parameters have no values yet."""
+    """A described network; `batch` is None if it is symbolic. Parameters have no values yet."""
 
     name: str
     batch: int | None
@@ -77,7 +77,7 @@ class Network:
     parameters: tuple[Parameter, ...]
     constants: dict[str, NDArray[np.generic]]
     multiply_adds: int
-    """Of convolutions and matrix products for one sample, at borders as if padding were data."""
+    """The multiply-adds of convolutions and matrix products for one sample; padding at borders counts as data."""
 
     @property
     def parameter_count(self) -> int:
@@ -89,7 +89,7 @@ def _per_axis(sizes: Sizes, axes: int) -> tuple[int, ...]:
 
 
 def _windows(extent: int, kernel: int, stride: int, pad: int, ceil: bool) -> int:
-    """How many windows a pool or a convolution has; as in torch, a last one that starts in the padding is dropped."""
+    """Returns the number of windows; as in torch, a last window that starts in the padding is dropped."""
     room = extent + 2 * pad - kernel
     count = (-(-room // stride) if ceil else room // stride) + 1
     return count - 1 if ceil and (count - 1) * stride >= extent + pad else count
@@ -112,7 +112,7 @@ class NetworkBuilder:
     _multiply_adds: int = 0
 
     def finish(self, *outputs: OnnxValue, names: Sequence[str] = ("output",)) -> Network:
-        """The network as described so far; its outputs get the names by which they are asked for."""
+        """Returns the network as described so far; `names` are the names of its outputs."""
         renamed = {value.name: name for value, name in zip(outputs, names, strict=True)}
 
         def final(read: tuple[str, ...]) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class NetworkBuilder:
         whole = inputs, results, nodes, parameters, self._constants, self._multiply_adds
         return Network(self.name, self.batch, self.opset, *whole)
 
-    # What a network is made of
+    # Layers of a network
 
     def input(self, name: str, sizes: tuple[int, ...], dtype: Dtype = np.float32) -> OnnxValue:
         self._inputs.append(Input(name, sizes, dtype))
@@ -178,7 +178,7 @@ class NetworkBuilder:
         axes = len(x.sizes) - 1
         kernels, strides, pads = (_per_axis(size, axes) for size in (kernel, stride, pad))
         shape = (out, x.channels // groups, *kernels)
-        # A balanced filter of one channel would only pass edges: depthwise ones are left alone.
+        # A balanced filter of one channel would only pass edges: depthwise filters stay unbalanced.
         inputs = [x, *self._weight_and_bias(name, shape, x.moments, balanced=groups == 1, bias=bias)]
         sizes = (out, *(_windows(e, k, s, p, False) for e, k, s, p in zip(x.sizes[1:], kernels, strides, pads)))
         work = math.prod(sizes) * math.prod(shape[1:])
@@ -196,7 +196,7 @@ class NetworkBuilder:
         groups: int = 1,
         gain: float = 1.0,
     ) -> OnnxValue:
-        """A convolution without bias, padded so that stride 1 keeps the extents, and its batch norm."""
+        """Adds a convolution without bias, padded so that stride 1 keeps the extents, and its batch norm."""
         pad = tuple(k // 2 for k in _per_axis(kernel, len(x.sizes) - 1))
         return self.norm(self.conv(x, conv, out, kernel, stride, pad, groups, bias=False), norm, gain)
 
@@ -213,13 +213,13 @@ class NetworkBuilder:
         return self.node("ConvTranspose", name, inputs, sizes, Moments(), work, **attributes)
 
     def linear(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A classifier: Gemm on rows, its weight as (out, in)."""
+        """Adds a classifier: Gemm on rows, its weight as (out, in)."""
         (width,) = x.sizes
         inputs = [x, *self._weight_and_bias(name, (out, width), x.moments, balanced=True, bias=True)]
         return self.node("Gemm", name, inputs, (out,), Moments(), out * width, transB=1)
 
     def dense(self, x: OnnxValue, name: str, out: int) -> OnnxValue:
-        """A linear layer on a sequence's last axis, as exporters write it: MatMul by the transposed weight, Add."""
+        """Adds a linear layer on a sequence's last axis, in exporters' form: MatMul by the transposed weight, Add."""
         fan = x.sizes[-1]
         weight = self.parameter(f"{name}.weight.T", (fan, out), Normal(1 / math.sqrt(fan * x.moments.square)))
         bias = self.parameter(f"{name}.bias", (out,), Normal(BIAS_DEVIATION))
@@ -228,7 +228,7 @@ class NetworkBuilder:
         return self.node("Add", name, [bias, product], product.sizes, product.moments)
 
     def norm(self, x: OnnxValue, name: str, gain: float = 1.0, eps: float = 1e-5) -> OnnxValue:
-        """A batch norm whose statistics fit its input; channels are scaled to `gain`, more or less."""
+        """Adds a batch norm whose statistics fit its input; channels are scaled to about `gain`."""
         variance, deviation = x.moments.variance, math.sqrt(x.moments.variance)
         ratio = LogUniform(VARIANCE_RATIO.low * variance, VARIANCE_RATIO.high * variance)
         running = f"{name}.running_var"
@@ -253,7 +253,10 @@ class NetworkBuilder:
     def _weight_and_bias(
         self, name: str, shape: tuple[int, ...], expected: Moments, balanced: bool, bias: bool
     ) -> list[str]:
-        """He's scaling for (out, fan…): variance 1 / (fan · mean square), or of the variance for balanced weights."""
+        """Adds parameters with He's scaling for (out, fan…): variance 1 / (fan · mean square).
+
+        Balanced weights are scaled by the variance instead of the mean square.
+        """
         power = math.prod(shape[1:]) * (expected.variance if balanced else expected.square)
         weight = self.parameter(f"{name}.weight", shape, Normal(1 / math.sqrt(power), balanced=balanced))
         return [weight, self.parameter(f"{name}.bias", shape[:1], Normal(BIAS_DEVIATION))] if bias else [weight]
@@ -283,7 +286,7 @@ class NetworkBuilder:
         return self.node("Mul", f"{x.name}.silu", [x, self.sigmoid(x)], x.sizes, expected)
 
     def gelu(self, x: OnnxValue) -> OnnxValue:
-        """x · Φ(x): one node since opset 20, before that 0.5 · x · (1 + erf(x / sqrt 2))."""
+        """Adds x · Φ(x): one node since opset 20, before that 0.5 · x · (1 + erf(x / sqrt 2))."""
         name, expected = f"{x.name}.gelu", x.moments.through(moments.gelu)
         if self.opset >= 20:
             return self.node("Gelu", name, [x], x.sizes, expected)
@@ -294,14 +297,14 @@ class NetworkBuilder:
         return self.node("Mul", name, [product, self.scalar("half", 0.5)], x.sizes, expected)
 
     def scalar(self, name: str, value: float) -> str:
-        """A float constant; nodes share it."""
+        """Returns the name of a float constant; nodes share it."""
         return name if name in self._constants else self.constant(name, np.array(value, np.float32))
 
     def add(self, name: str, a: OnnxValue, b: OnnxValue) -> OnnxValue:
         return self.node("Add", name, [a, b], a.sizes, a.moments.plus(b.moments))
 
     def mul(self, name: str, a: OnnxValue, b: OnnxValue) -> OnnxValue:
-        """a · b, where b may have extents of one."""
+        """Adds a · b; b may have extents of one."""
         return self.node("Mul", name, [a, b], a.sizes, a.moments.times(b.moments))
 
     def concat(self, name: str, parts: Sequence[OnnxValue]) -> OnnxValue:
@@ -312,7 +315,7 @@ class NetworkBuilder:
         return self.node("Concat", name, parts, sizes, mixed, axis=1)
 
     def split(self, x: OnnxValue, name: str, count: int) -> list[OnnxValue]:
-        """`count` equal parts along the channels."""
+        """Adds a split into `count` equal parts along the channels."""
         name, channels = self._unique(name), x.channels // count
         sizes = self.constant(f"{name}.sizes", np.full(count, channels, np.int64))
         outputs = tuple(self._unique(f"{name}.{i}") for i in range(count))
@@ -327,7 +330,7 @@ class NetworkBuilder:
         return self.node("MaxPool", name, [x], sizes, x.moments.largest(kernel**2), 0, **attributes)
 
     def avg_pool(self, x: OnnxValue, name: str, kernel: int, stride: int, pad: int = 0) -> OnnxValue:
-        """As torch averages: the padding counts."""
+        """Adds an average pool with torch's averages: the padding counts."""
         sizes = (x.channels, *(_windows(e, kernel, stride, pad, False) for e in x.sizes[1:]))
         attributes = {"ceil_mode": 0, **_window(*((n, n) for n in (kernel, stride, pad))), "count_include_pad": 1}
         return self.node("AveragePool", name, [x], sizes, x.moments.average(kernel**2), 0, **attributes)
@@ -337,7 +340,7 @@ class NetworkBuilder:
         return self.node("GlobalAveragePool", name, [x], sizes, x.moments.average(math.prod(x.sizes[1:])))
 
     def spatial_mean(self, x: OnnxValue, name: str) -> OnnxValue:
-        """x.mean([2, 3]): since opset 18 the axes are an input."""
+        """Adds x.mean([2, 3]): since opset 18 the axes are an input."""
         expected = x.moments.average(math.prod(x.sizes[1:]))
         if self.opset < 18:
             return self.node("ReduceMean", name, [x], (x.channels,), expected, axes=(2, 3), keepdims=0)
@@ -345,18 +348,18 @@ class NetworkBuilder:
         return self.node("ReduceMean", name, [x, axes], (x.channels,), expected, keepdims=0)
 
     def classified(self, x: OnnxValue, name: str, classes: int = CLASSES) -> Network:
-        """The network that ends in a global average and one linear layer."""
+        """Finishes the network with a global average and one linear layer."""
         return self.finish(self.linear(self.flatten(self.global_average(x, "avgpool")), name, classes))
 
     def flatten(self, x: OnnxValue) -> OnnxValue:
         return self.node("Flatten", f"{x.name}.flatten", [x], (math.prod(x.sizes),), x.moments, axis=1)
 
     def reshape(self, x: OnnxValue, name: str, sizes: tuple[int, ...]) -> OnnxValue:
-        # Zero copies the input's extent, which is what a symbolic batch needs.
+        # Zero copies the input's extent, as a symbolic batch needs.
         target = self.constant(f"{name}.shape", np.array([self.batch or 0, *sizes], np.int64))
         return self.node("Reshape", name, [x, target], sizes, x.moments)
 
     def transpose(self, x: OnnxValue, name: str, order: tuple[int, ...]) -> OnnxValue:
-        """`order` counts the batch, which stays first."""
+        """Adds a transpose; `order` counts the batch, which stays first."""
         sizes = tuple(x.sizes[axis - 1] for axis in order[1:])
         return self.node("Transpose", name, [x], sizes, x.moments, perm=order)

@@ -1,4 +1,4 @@
-"""Which networks there are: name, and how it is described."""
+"""The networks of the zoo: names and descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stormdrop.zoo.mobile import efficientnet_b0, mnasnet, mobilenet_v2, shuffle
 from stormdrop.zoo.plain import alexnet, dcgan_generator, vgg
 from stormdrop.zoo.resnet import resnet, resnet3d
 
-# LayerNormalization came with 17, Swish with 24; onnxruntime runs nothing later that these graphs would use.
+# LayerNormalization requires 17, Swish 24; onnxruntime runs no later opset that these graphs would use.
 OPSETS = range(17, 25)
 DEFAULT_OPSET = 18
 
@@ -40,7 +40,7 @@ TRAINING_ONLY = {"inception_v3": AUXILIARY_PARAMETERS}
 
 
 def describe(name: str, batch: int | None = 1, opset: int = DEFAULT_OPSET) -> Network:
-    """Raises UserError where the name, the batch or the opset is none of ours."""
+    """Returns a network of the zoo. Raises UserError for an unknown name, a batch below 1 or an opset out of range."""
     if name not in NETWORKS:
         close = get_close_matches(name, NETWORKS, 1, 0.5)
         hint = f"; did you mean {close[0]}?" if close else f": it has {', '.join(NETWORKS)}"

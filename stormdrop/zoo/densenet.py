@@ -1,4 +1,4 @@
-"""DenseNets: every layer reads all that its block made before it."""
+"""DenseNets: every layer reads all earlier outputs of its block."""
 
 from __future__ import annotations
 

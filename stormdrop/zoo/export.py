@@ -16,7 +16,7 @@ BATCH = "batch"
 
 
 def model(network: Network, seed: int) -> onnx.ModelProto:
-    """Every parameter is an initializer whose values are raw bytes."""
+    """Returns an ONNX model; every parameter is an initializer whose values are raw bytes."""
     from onnx import TensorProto
 
     whole = _graph(network)
@@ -28,7 +28,7 @@ def model(network: Network, seed: int) -> onnx.ModelProto:
 
 
 def skeleton(network: Network) -> onnx.ModelProto:
-    """The same graph with its parameters as inputs: a few kilobytes, valid, and all that shape inference needs."""
+    """Returns the graph with its parameters as inputs: a few kilobytes, valid, and sufficient for shape inference."""
     from onnx import TensorProto, helper
 
     whole = _graph(network)

@@ -84,7 +84,7 @@ def inception_v3(net: NetworkBuilder) -> Network:
 
 
 def _chain(net: NetworkBuilder, x: OnnxValue, at: str, units: list[tuple[int, Sizes, int, Sizes]]) -> OnnxValue:
-    """Units `at_1`, `at_2`, …, each (channels, kernel, stride, pad)."""
+    """Adds the units `at_1`, `at_2`, …, each (channels, kernel, stride, pad)."""
     for number, (out, kernel, stride, pad) in enumerate(units, 1):
         x = _unit(net, x, f"{at}_{number}", out, kernel, stride, pad)
     return x

@@ -1,5 +1,7 @@
-"""Small networks: MobileNet v2, MnasNet 1.0 and EfficientNet-B0, of inverted residuals (expand, filter each channel,
-project), and ShuffleNet v2 at width 1.0, where half of the channels pass untouched and halves are interleaved.
+"""Small networks: MobileNet v2, MnasNet 1.0, EfficientNet-B0 and ShuffleNet v2.
+
+The first three consist of inverted residuals (expand, filter each channel, project). In ShuffleNet v2 at width 1.0 half
+of the channels pass unchanged, and the halves are interleaved.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SHUFFLENET_STAGES = ((116, 4), (232, 8), (464, 4))
 
 
 def _pair(at: str) -> tuple[str, str]:
-    """A convolution and its norm in one torch module."""
+    """Returns the names of a convolution and its norm in one torch module."""
     return f"{at}.0", f"{at}.1"
 
 
@@ -49,9 +51,9 @@ def _inverted_residual(
     activation: Callable[[OnnxValue], OnnxValue],
     excite: str = "",
 ) -> OnnxValue:
-    """Expand (unless by 1), filter each channel, perhaps weigh the channels, project.
+    """Adds an inverted residual: expand (unless by 1), filter each channel, perhaps weigh the channels, project.
 
-    `names` are those of the convolutions and their norms, `shape` is expansion, channels, stride and kernel.
+    `names` are the names of the convolutions and their norms; `shape` is expansion, channels, stride and kernel.
     """
     expansion, out, stride, kernel = shape
     y, hidden = x, expansion * x.channels
@@ -134,7 +136,7 @@ def _shufflenet_unit(net: NetworkBuilder, x: OnnxValue, at: str, half: int, redu
 
 
 def _filtered(net: NetworkBuilder, x: OnnxValue, at: str, first: int, out: int, stride: int) -> OnnxValue:
-    """A 3x3 filter for each channel and no activation, then a pointwise convolution with one."""
+    """Adds a 3x3 filter for each channel and no activation, then a pointwise convolution with activation."""
     x = net.conv_norm(x, f"{at}.{first}", f"{at}.{first + 1}", x.channels, 3, stride, x.channels)
     return net.relu(net.conv_norm(x, f"{at}.{first + 2}", f"{at}.{first + 3}", out))
 

@@ -1,8 +1,8 @@
-"""How large activations are, without running anything: mean and mean square, carried through the layers of a network.
+"""The size of activations without running a network: mean and mean square, carried through its layers.
 
-Weights are drawn so that every convolution and every matrix product gives mean square one, given what this arithmetic
-expects at its input. Invariant: a value is treated as independent normal variables, which deep random networks nearly
-are.
+Weights are drawn so that every convolution and every matrix product gives mean square one, for the moments expected at
+its input. Invariant: a value is treated as independent normal variables, a close approximation for deep random
+networks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
-# By how many standard deviations a maximum over so many neighbours lies above their mean. Independent normal variables
-# would give 1.03 and 1.49 and a small variance; neighbours share a channel's level, so less is gained (measured on
+# The rise of a maximum over so many neighbours above their mean, in standard deviations. Independent normal variables
+# would give 1.03 and 1.49 and a small variance. Neighbours share a channel's level, so the rise is smaller (measured on
 # GoogLeNet) and the variance stays.
 _RISE = {4: 0.8, 9: 1.2}
 
@@ -34,7 +34,7 @@ class Moments:
         return max(self.square - self.mean**2, 0.0)
 
     def through(self, function: Function) -> Moments:
-        """The moments of function(x), by Gauss-Hermite quadrature."""
+        """Returns the moments of function(x), by Gauss-Hermite quadrature."""
         nodes, weights = _quadrature()
         values = function(self.mean + math.sqrt(self.variance) * nodes)
         return Moments(float(weights @ values), float(weights @ values**2))
@@ -46,12 +46,15 @@ class Moments:
         return Moments(self.mean * other.mean, self.square * other.square)
 
     def largest(self, window: int) -> Moments:
-        """Of a maximum over `window` neighbours."""
+        """Returns the moments of a maximum over `window` neighbours."""
         centre = self.mean + math.sqrt(self.variance) * _RISE[window]
         return Moments(centre, centre**2 + self.variance)
 
     def average(self, window: int) -> Moments:
-        """Of a mean over `window` neighbours, half-way (in logarithms) between independent and equal ones."""
+        """Returns the moments of a mean over `window` neighbours, half-way between independent and equal values.
+
+        The middle is taken in logarithms.
+        """
         return Moments(self.mean, self.mean**2 + self.variance / math.sqrt(window))
 
 
@@ -62,7 +65,7 @@ def _quadrature() -> tuple[Floats, Floats]:
 
 
 def mixture(parts: Sequence[tuple[int, Moments]]) -> Moments:
-    """Of a concatenation: parts weighted by how many channels they have."""
+    """Returns the moments of a concatenation: parts weighted by their numbers of channels."""
     total = sum(count for count, _ in parts)
     return Moments(sum(n * m.mean for n, m in parts) / total, sum(n * m.square for n, m in parts) / total)
 

@@ -34,7 +34,10 @@ def vgg(net: NetworkBuilder, depth: int) -> Network:
 
 
 def _classified(net: NetworkBuilder, x: OnnxValue, positions: tuple[int, int, int]) -> Network:
-    """Three matrices; torchvision's adaptive pool before them changes nothing at 224 x 224 and is not written."""
+    """Adds the three matrices of a classifier.
+
+    torchvision's adaptive pool before them changes nothing at 224 x 224 and is not written.
+    """
     first, second, last = (f"classifier.{at}" for at in positions)
     x = net.relu(net.linear(net.flatten(x), first, 4096))
     x = net.relu(net.linear(x, second, 4096))

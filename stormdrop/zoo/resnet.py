@@ -1,4 +1,4 @@
-"""Residual networks: ResNet-18 to -152, and the 18-layer one on video."""
+"""Residual networks: ResNet-18 to -152, and an 18-layer network on video."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Seeded weights: what a parameter is filled with, and the filling.
+"""Seeded weights: the distribution of each parameter, and its values.
 
-Invariant: a parameter's values depend on the seed, its name, its shape and its fill, and on nothing else; the order in
-which a network is described does not matter. (NumPy may change its streams between versions: equal bytes are promised
-for one NumPy only.)
+Invariant: a parameter's values depend on the seed, its name, its shape and its fill only; the order in which a network
+is described does not matter. (NumPy may change its streams between versions: equal bytes are promised for one NumPy
+only.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """`balanced` subtracts each output's mean weight: what all inputs share would swamp what differs."""
+    """Normally distributed weights.
+
+    `balanced` subtracts each output's mean weight: the common part of all inputs would swamp their differences.
+    """
 
     deviation: float
     mean: float = 0.0

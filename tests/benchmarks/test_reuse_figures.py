@@ -20,7 +20,6 @@ from benchmarks.reuse.figures import (
     pool_speed,
     reused_ratio,
     task_values,
-    zero,
 )
 from benchmarks.reuse.picture import save_matrix
 from benchmarks.reuse.table import Row, SearchKind, Table, allowed, donors_in, family_of, mark_of
@@ -292,17 +291,7 @@ def test_fewer_than_twenty_tasks_with_something_to_gain_make_no_claim() -> None:
     assert "|" not in told
 
 
-# ---- zero measurement ------------------------------------------------------------------------------------------------
-
-
-def test_schedules_that_are_taken_unmeasured_are_compared_with_the_best_known() -> None:
-    rows: list[Row] = [recipient("a", {"m": 1}), recipient("b", {"m": 3, "n": 1}), recipient("c", {"n": 1})]
-    rows += [duel("a", 0.5), duel("b", 0.8), duel("c", 1.0)]
-    rows += [{"kind": "unmeasured", "id": f"{n}/warm", "ratio": r, **ORIGIN} for n, r in (("a", 0.6), ("b", None))]
-    (result,) = zero(Table.of(rows))  # of n, one task is not decided yet
-    assert (result.model, result.taken, result.tasks) == ("m", 1, 2)
-    assert result.speed == pytest.approx(4 / (0.6 + 3))
-    assert result.share == pytest.approx((1 - 3.6 / 4) / (1 - 2.9 / 4))
+# ---- the report -----------------------------------------------------------------------------------------------------
 
 
 def test_the_report_of_a_table_without_results_is_empty() -> None:

@@ -19,7 +19,6 @@ from benchmarks.reuse.networks import Network
 from benchmarks.reuse.recording import Recorder, commit, spread
 from benchmarks.reuse.table import Table, TableFile, mark_of, read_rows
 from benchmarks.reuse.turns import in_turns, together
-from benchmarks.reuse.zero import Choose
 from stormdrop.errors import RunError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
@@ -234,24 +233,6 @@ def test_searches_with_reuse_know_nothing_of_the_held_out_models(
     assert seen[alexnet] == vggs
     assert all(seen[digest] == {alexnet} for digest in vggs)
     assert rows[alexnet] > rows[min(vggs)] > 0
-
-
-def test_a_choice_without_measuring_sees_a_store_without_its_models(tmp_path: Path, recorded: Path) -> None:
-    path = tmp_path / "table.jsonl"
-    path.write_bytes(recorded.read_bytes())
-    found = recorder(path)  # without the trials: the winners of the table are what is known
-    alexnet, vggs = digests()
-    known: list[set[str]] = []
-
-    def learn(store: Store, target: object) -> Choose:
-        known.append({summary.digest for summary in store.summaries()})
-        return lambda task: None if task.digest == alexnet else found.table.best[f"{task.digest[:12]}/warm"].schedule
-
-    found.zero(learn, tmp_path)
-    assert known == [vggs, {alexnet}]
-    assert len(found.table.unmeasured) == 4
-    assert found.table.unmeasured[f"{alexnet[:12]}/warm"] is None
-    assert any(ratio is not None and ratio < 1 for ratio in found.table.unmeasured.values())
 
 
 def test_a_table_without_its_trials_teaches_what_it_has_timed(tmp_path: Path, recorded: Path) -> None:

@@ -59,13 +59,26 @@ def test_without_a_driver_every_command_says_what_is_missing(command: list[str])
         (["peak", "--target", "cuda:sm_80"], "a GPU that is here"),
         (["run", "m.sd", "--target", "cuda:sm_80"], "is settled"),
         (["run", "m.sd", "--target", "cuda", "--precision", "tf32"], "is settled"),
+        (["run", "m.sd", "--target", "cuda/tf32"], "is settled"),
         (["run", "m.onnx", "--precision", "tf32"], "--precision is for GPUs"),
+        (["run", "m.onnx", "--target", "cuda/bf16", "--precision", "tf32"], "has a precision already"),
+        (["run", "m.onnx", "--target", "host/bf16"], "or with a precision cuda/bf16"),
+        (["run", "m.onnx", "--target", "cuda/f8"], "'cuda/f8' is no target"),
+        (["peak", "--target", "cuda/bf16"], "write host, cuda, cuda:1 or cuda:sm_80"),
         (["run", "m.onnx", "--target", "cuda", "--precision", "f8"], "'f8' is not one of 'f32', 'tf32'"),
         (["compile", "zoo:squeezenet1_0", "-o", "m.so", "--target", "cuda:sm_80"], "a C library runs on the CPU"),
     ],
 )
 def test_targets_that_make_no_sense_are_wrong_usage(command: list[str], told: str) -> None:
     assert told in refusal(invoke(*command), 2)
+
+
+def test_a_precision_follows_the_target_or_is_an_option_of_its_own() -> None:
+    """Both commands need a driver: they fail beyond the parsing of their options."""
+    for arguments in (["--target", "cuda:0/bf16"], ["--target", "cuda:0", "--precision", "bf16"]):
+        result = invoke("op", "GMM", "1", "8", "8", "8", *arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "there is no NVIDIA driver here" in result.stderr
 
 
 def test_compiling_for_another_gpu_needs_the_assembler() -> None:

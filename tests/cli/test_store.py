@@ -16,11 +16,8 @@ from click.testing import CliRunner, Result
 from stormdrop.cli.main import main
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir.experience import path_beside, save
-from stormdrop.reservoir.portfolio import file_name
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.host import detect
-from tests.support.experiences import experience, random_schedule
 from tests.support.records import (
     ELSEWHERE,
     HERE,
@@ -34,8 +31,8 @@ from tests.support.records import (
 from tests.support.tiny_onnx import conv
 
 NAME = small_task().name
-LOOKING = ["path", "size", "ls", "best", "donors", "transfer", "portfolio"]
-COMMANDS = [*LOOKING, "learn", "export", "import", "prune", "forget"]
+LOOKING = ["path", "size", "ls", "best", "donors"]
+COMMANDS = [*LOOKING, "export", "import", "prune", "forget"]
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +133,8 @@ def test_ls_says_which_timings_are_of_an_earlier_version(path: Path) -> None:
 
 def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> None:
     lines = good("ls", "--store", path).splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert lines[-1].startswith("?: a single trial")
     assert lines[0].split() == [
         "task",
         "digest",
@@ -271,7 +269,7 @@ def test_names_are_printed_as_text(tmp_path: Path) -> None:
     for text in (good("ls", "--store", path), good("best", small_task().digest[:8], "--store", path)):
         assert "[red]x[/]\\x1b[2J\\r\\nfake" in text
         assert not {"\x1b", "\r", "\u202e", "\x07"} & set(text)
-    assert len(good("ls", "--store", path).splitlines()) == 2
+    assert len(good("ls", "--store", path).splitlines()) == 3
     assert json.loads(good("ls", "--store", path, "--json"))["tasks"][0]["name"] == nasty
 
 
@@ -468,67 +466,14 @@ def wider(tmp_path: Path, path: Path) -> tuple[Path, Task]:
     return conv(tmp_path, 8), other
 
 
-def learned(path: Path, *donors: Task) -> None:
-    """What takes any re-fit of the donors, beside a store."""
-    target = detect(1)
-    found = experience([(task, random_schedule(task, target)) for task in donors], target)
-    save(path_beside(path, target), found)
-
-
-def test_donors_tells_the_gain_by_class_and_the_models_that_would_help(tmp_path: Path, path: Path) -> None:
+def test_donors_lists_classes_and_the_models_that_would_help(tmp_path: Path, path: Path) -> None:
     model, other = wider(tmp_path, path)
-    learned(path, other)
     report = json.loads(good("donors", model, "--store", path, "--threads", 1, "--json"))
     (helped,) = [row for row in report["classes"] if row["donors"]]
     assert helped["label"] == other.name
-    assert helped["gain"] == 1.0
     (chosen,) = report["models"]
     assert (chosen["name"], chosen["schedules"]) == ("wider", 1)
     assert chosen["score"] == pytest.approx(helped["share"])
-    assert "donor models" in good("donors", model, "--store", path, "--threads", 1)
-
-
-def test_transfer_shows_which_tasks_get_a_schedule_and_from_whom(tmp_path: Path, path: Path) -> None:
-    model, other = wider(tmp_path, path)
-    asked = ("transfer", "wider", model, "--store", path, "--threads", 1)
-    rows = {row["label"]: row for row in json.loads(good(*asked, "--json"))["tasks"]}
-    assert rows[other.name]["donors"][0]["digest"] == other.digest
-    assert rows[other.name]["best"] is None  # nothing predicts yet
-    learned(path, other)
-    best = next(r for r in json.loads(good(*asked, "--json"))["tasks"] if r["label"] == other.name)["best"]
-    assert (best["taken"], best["predicted"], best["donor"]) == (True, 1.0, f"{other.name} of other")
-    assert "taken unmeasured" in good(*asked)
-    machine = ("transfer", detect(1).key(), model, "--store", path, "--threads", 1)
-    assert f"{other.name} of wider" in good(*machine)
-    done = run("transfer", "nobody", model, "--store", path)
-    assert done.exit_code == 1
-    assert "wider" in done.output
-
-
-def test_transfer_measures_and_keeps_what_wins_as_verdicts(tmp_path: Path, path: Path) -> None:
-    model, other = wider(tmp_path, path)
-    report = json.loads(good("transfer", "wider", model, "--store", path, "--threads", 1, "--measure", "--json"))
-    assert report["measured"]["strategy"] == "reuse"
-    task = next(u.task for u in tasks_of(load(model)).tasks if u.task.name == other.name)
-    with Store.view(path) as store:
-        assert any(r.strategy == "donor" for r in store.trials(task, detect(1)))
-        assert store.verdict(task, detect(1)) is not None
-
-
-def test_portfolio_writes_a_file_that_says_where_it_comes_from(tmp_path: Path, path: Path) -> None:
-    _, other = wider(tmp_path, path)
-    file = tmp_path / "portfolio.json"
-    asked = ("portfolio", "--store", path, "--threads", 1)
-    report = json.loads(good(*asked, "-o", file, "--json"))
-    assert (report["target"], report["schedules"]) == (detect(1).key(), 1)
-    tree = json.loads(file.read_text())
-    assert [(d["name"], d["model"], d["digest"]) for d in tree["donors"]] == [(other.name, "wider", other.digest)]
-    assert {"date", "stormdrop", "cpu"} <= set(tree["made"])
-    assert json.loads(good(*asked, "-o", tmp_path, "--without", "wider", "--json"))["schedules"] == 0
-    assert json.loads((tmp_path / file_name(detect(1))).read_text())["donors"] == []
-    assert other.name in good(*asked)
-
-
-def test_learn_says_that_there_is_too_little_to_learn_from(path: Path) -> None:
-    assert "nothing is taken unmeasured" in good("learn", "--store", path)
-    assert json.loads(good("learn", "--store", path, "--json"))["margin"] is None
+    shown = good("donors", model, "--store", path, "--threads", 1)
+    assert "donor models" in shown
+    assert f"{other.name} of wider" in shown

@@ -31,6 +31,7 @@ from tests.support.tiny_onnx import GRAPH, INPUT, conv, dense, reshaped, saved
 QUICK = ("--trials", "6", "--search", "random")
 KEYS = [
     "model",
+    "shapes",
     "threads",
     "strategy",
     "seed",
@@ -53,6 +54,8 @@ KEYS = [
 TASK_KEYS = [
     "id",
     "label",
+    "shapes",
+    "node",
     "digest",
     "count",
     "flops",
@@ -102,6 +105,9 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     tasks = tasks_of(load(str(path))).tasks
     assert [t["digest"] for t in report["tasks"]] == [use.task.digest for use in tasks]
     assert all(list(t) == TASK_KEYS for t in report["tasks"])
+    rows = [(t["id"], t["shapes"], t["node"]) for t in report["tasks"]]
+    assert rows == [(use.id, use.calls[0].shapes_text(), use.calls[0].node) for use in tasks]
+    assert rows[0] == ("t0", "2x6, 6x5 → 2x5", "first/dense")
     assert report["estimated_seconds"] == pytest.approx(sum(t["count"] * t["seconds"] for t in report["tasks"]))
     lines = first.stderr.splitlines()
     assert lines[0] == f"starting: none of {len(tasks)} tasks known"
@@ -113,8 +119,13 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert again.stderr.splitlines()[0].startswith("continuing: ")
     assert f"of {len(tasks)} of {len(tasks)} tasks known" in again.stderr.splitlines()[0]
     table = again.stdout.splitlines()
-    assert table[0].split()[:3] == ["task", "count", "GFLOP"]
-    assert len(table) == 1 + len(tasks) + 6
+    assert table[0].split()[:4] == ["task", "what", "count", "GFLOP"]
+    assert table[0].split()[-2:] == ["node", "shapes"]
+    assert next(line for line in table if line.startswith("t0")).endswith("first/dense  2x6, 6x5 → 2x5")
+    assert len(table) == 1 + len(tasks) + 7
+    hint = table[1 + len(tasks)]
+    assert hint.startswith(f"stormdrop show {path} t")
+    assert hint.split()[3] == table[1].split()[0]
     rows = {line.split()[0]: line for line in table[-5:]}
     assert list(rows) == ["estimated", "in-model", "objective", "search", "stored"]
     assert "(defaults: " in rows["estimated"]
@@ -172,6 +183,40 @@ def test_two_models_are_tuned_at_once_and_reported_each(tmp_path: Path) -> None:
     assert (objective["name"], objective["targets"], objective["met"]) == ("targets", [1e-10], [False])
 
 
+def test_several_sizes_of_one_model_are_tuned_together_and_reported_each(tmp_path: Path) -> None:
+    path = dense(tmp_path, batch="n")
+    sizes = "--shapes", f"{INPUT}=2x6", "--shapes", f"{INPUT}=5x6"
+    done = ran(path, *sizes, *QUICK, "--weights", "1,3", "--json")
+    assert done.exit_code == 0, done.output
+    reports = json.loads(done.stdout)["sizes"]
+    assert [r["shapes"] for r in reports] == [{INPUT: [2, 6]}, {INPUT: [5, 6]}]
+    objective, seconds = reports[0]["objective"], [r["in_model"]["seconds"] for r in reports]
+    assert (objective["name"], objective["weights"]) == ("latency", [1.0, 3.0])
+    assert objective["value"] == pytest.approx(seconds[0] + 3 * seconds[1])
+    model = sd.compile(path)
+    for rows, report in zip((2, 5), reports):
+        model(np.ones((rows, 6), np.float32))
+        assert isinstance(model, sd.OpenModel)
+        assert model.models[-1].origins == {t["digest"]: "verdict" for t in report["tasks"]}
+    text = ran(path, *sizes, *QUICK).stdout
+    assert text.splitlines()[0] == clean(f"{GRAPH} at {INPUT}=2x6")
+    assert "all sizes" in text.splitlines()
+
+
+def test_weights_that_fit_no_models_or_sizes_are_wrong_usage(tmp_path: Path) -> None:
+    path = dense(tmp_path, batch="n")
+    sizes = "--shapes", f"{INPUT}=2x6", "--shapes", f"{INPUT}=5x6"
+    assert "3 weights for 2 models or sizes" in failed(path, *sizes, "--weights", "1,2,3", code=2)
+    assert "is no list of weights" in failed(path, *sizes, "--weights", "1,-2", code=2)
+    assert "are for --objective latency" in failed(path, path, "--weights", "1,2", "--objective", "speedup", code=2)
+    assert "one MODEL at several sizes" in failed(path, path, *sizes, code=2)
+
+
+def test_help_lists_each_option_once() -> None:
+    options = [line.split()[0] for line in ran("--help").stdout.splitlines() if line.startswith("  --")]
+    assert sorted(options) == sorted(set(options))
+
+
 def test_quiet_shows_nothing_but_results(tmp_path: Path) -> None:
     path = dense(tmp_path, batch="n")
     done = ran(
@@ -206,7 +251,7 @@ def test_what_is_wrong_with_a_model_is_one_line(tmp_path: Path) -> None:
     assert "none.onnx" in failed(tmp_path / "none.onnx")
     (tmp_path / "text.onnx").write_text("no model")
     assert "text.onnx" in failed(tmp_path / "text.onnx")
-    assert "'to'" in failed(reshaped(tmp_path))
+    assert "'to'" in failed(reshaped(tmp_path), "--fallback", "none")
 
 
 def test_help_has_examples() -> None:

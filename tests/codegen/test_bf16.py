@@ -118,7 +118,7 @@ def test_a_product_of_bf16_is_summed_in_f32(name: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(t.shape).astype(BF16) for t in task.inputs)
     constants = {t.name: b for t in task.constants}
-    found = kernel_of(task, constants)(a, *([] if constants else [b]))
+    found = kernel_of(task, constants=constants)(a, *([] if constants else [b]))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_allclose(found, exact, rtol=0, atol=300 * 2.0**-23 * float(np.abs(exact).max()))
 
@@ -129,7 +129,7 @@ def test_arrays_of_bf16_are_given_and_written_in_any_layout() -> None:
     out = np.zeros((14, 5), BF16)[::2]
     assert kernel(x, out=out) is out
     np.testing.assert_array_equal(out.astype(np.float32), x.T.astype(np.float32))
-    with pytest.raises(UserError, match=r"type float32; use array.astype\(ml_dtypes.bfloat16\)"):
+    with pytest.raises(UserError, match=r"type float32; use x.astype\(ml_dtypes.bfloat16\)"):
         kernel(x.astype(np.float32))
 
 

@@ -82,7 +82,7 @@ def test_denormal_products_count_as_zero_and_infinities_as_they_are() -> None:
     x, w = np.zeros((1, 2, 4), BF16), np.zeros((1, 4, 32), BF16)
     x[0, 0], w[0, :, 0] = 2.0**-70, 2.0**-70  # products of 2⁻¹⁴⁰ are denormal in f32
     x[0, 1, 1], w[0, 1, 5] = np.inf, 2.0
-    y = kernel_of(task, {t.name: w for t in task.constants})(x)
+    y = kernel_of(task, constants={t.name: w for t in task.constants})(x)
     assert y[0, 0, 0] == 0.0
     assert y[0, 1, 5] == np.inf
     assert np.isnan(y[0, 1, 6])  # infinity times zero

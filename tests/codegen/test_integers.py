@@ -14,9 +14,10 @@ from stormdrop.ir import build as sd
 from stormdrop.ir.dtypes import INTEGERS, NUMPY, Dtype, integer_range, is_exact, wrapped
 from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of
 from stormdrop.ir.interp import evaluate
+from stormdrop.ir.power import power
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.ops.broadcast import elementwise
-from stormdrop.ops.scalar import divide, power
+from stormdrop.ops.scalar import divide
 from stormdrop.runtime.kernel import build as kernel_of
 from tests.support import crew
 from tests.support.trials import Given, targets

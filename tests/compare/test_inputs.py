@@ -28,6 +28,17 @@ def test_random_inputs_are_normal_or_zero_and_one_and_repeat_with_their_seed() -
     assert not np.array_equal(random_inputs([X], 2)["x"], found["x"])
 
 
+def test_integers_are_drawn_over_the_whole_of_their_range_and_repeat_with_their_seed() -> None:
+    image = Value("image", (3000,), "u8")
+    ranges = {"k": (-1, 2), "b": (0, 1)}
+    arrays = random_inputs([X, K, B, image], 1, ranges)
+    assert set(arrays["k"].tolist()) == {-1, 0, 1, 2}
+    assert set(arrays["image"].tolist()) == set(range(256))
+    assert set(random_inputs([image], 1, {"image": (3, 4)})["image"].tolist()) == {3, 4}
+    for name, array in random_inputs([X, K, B, image], 1, ranges).items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
 def test_names_and_files_may_hold_an_equals_sign(tmp_path: Path) -> None:
     file = tmp_path / "a=b.npy"
     np.save(file, np.ones(1))

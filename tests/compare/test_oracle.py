@@ -60,6 +60,15 @@ def test_outputs_of_zeros_and_of_nothing_can_be_right() -> None:
     assert judged([], []).ok
 
 
+def test_an_error_within_the_absolute_tolerance_is_right_at_any_magnitude() -> None:
+    near, far = np.array([3e-10, 1e-9], np.float32), np.array([4e-9, 9e-9], np.float32)
+    assert agreement("y", near, far).ok
+    assert agreement("y", near, far).relative > 1e-3
+    assert not agreement("y", near, far, allowed=1e-10).ok
+    assert not judged([1.0, 2.0], [1.0, 2.01]).ok
+    assert not agreement("k", np.array([1]), np.array([2]), allowed=10).ok
+
+
 def test_an_output_that_the_other_side_does_not_have_is_an_error() -> None:
     with pytest.raises(UserError, match="is it the same model"):
         agreements(["y"], {"y": np.ones(1)}, {"z": np.ones(1)})

@@ -93,7 +93,7 @@ def operator(name: str, most: int, precision: Precision = "f32") -> None:
     task = random_task(name, rng, most=most)
     arrays = {t.name: random_array(t, rng) for t in task.inputs}
     target = target_for("cuda", precision=precision)
-    kernel = sd.build(task, {t.name: arrays[t.name] for t in task.constants}, target=target)
+    kernel = sd.build(task, constants={t.name: arrays[t.name] for t in task.constants}, target=target)
     found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
     outputs = found if isinstance(found, tuple) else (found,)
     variant = kernel.schedule.variant if kernel.schedule is not None else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,7 @@ from stormdrop.runtime.building import code_of
 from stormdrop.runtime.host import detect
 from stormdrop.space.default import default_schedule
 from stormdrop.target.machine import Target
+from tests.support.remarks import every_remark, remarks
 
 
 def _jobs(count: int) -> list[Job]:
@@ -53,14 +53,14 @@ def test_a_schedule_of_another_class_gives_way_to_the_default(target: Target) ->
 
 
 def test_a_schedule_that_cannot_be_replayed_is_told_of_once_for_each_task(
-    target: Target, caplog: pytest.LogCaptureFixture
+    target: Target,
 ) -> None:
     first, second = _jobs(2)
     other = replace(default_schedule(first.task, target), class_key="another")
     jobs = [replace(first, schedule=other), replace(first, schedule=other), replace(second, schedule=other)]
-    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
+    with every_remark() as recorded:
         build_kernels(jobs, target)
-    assert [record.getMessage().partition(" is computed by default")[0] for record in caplog.records] == [
+    assert [text.partition(" is computed by default")[0] for text in remarks(recorded)] == [
         first.task.name,
         second.task.name,
     ]

@@ -14,7 +14,6 @@ from stormdrop.driver.calibrate import calibrate
 from stormdrop.measure.result import Timing
 from stormdrop.ops.catalogue import build
 from stormdrop.paths import cache_dir
-from stormdrop.reservoir.experience import Experience, judged_by, load, path_beside, save
 from stormdrop.reservoir.store import Store
 from stormdrop.runtime.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
 from stormdrop.runtime.host import detect, nominal
@@ -22,10 +21,10 @@ from stormdrop.runtime.targets import target_for
 from stormdrop.space.sketch import sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
 from stormdrop.target.cpu import Cpu, cross
-from stormdrop.target.machine import LEVELS, Bandwidth, Peak, Target, target_from_json
+from stormdrop.target.machine import LEVELS, Bandwidth, Peak, target_from_json
 from tests.space.test_fit import OPERATORS
-from tests.support.experiences import experience
 from tests.support.records import make_records
+from tests.support.remarks import remarks
 from tests.support.tiny_onnx import conv
 
 SLOW = replace(CPU_COEFFICIENTS, tile_cycles=80.0, load_slots=2.5)
@@ -127,22 +126,21 @@ def test_a_target_of_other_nominal_coefficients_says_so_and_is_another_one(monke
         read = target_from_json(tree)
         assert read != tomorrow
         assert read.to_json() == trees[0]
-        assert judged_by(read) != judged_by(tomorrow)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"key": "another"}', '{"coefficients": {"version": 1}}'])
-def test_a_file_of_coefficients_that_cannot_be_read_is_ignored(text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_coefficients_that_cannot_be_read_is_ignored(text: str, recwarn: pytest.WarningsRecorder) -> None:
     plain = nominal(2)
     save_coefficients(plain, SLOW)
     next(cache_dir().glob("coefficients-*.json")).write_text(text)
     assert load_coefficients(plain) is None
-    assert "is ignored" in caplog.text
+    assert "is ignored" in " ".join(remarks(recwarn))
 
 
-def test_a_limit_is_no_coefficient_that_a_file_may_set(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_is_no_coefficient_that_a_file_may_set(recwarn: pytest.WarningsRecorder) -> None:
     save_coefficients(nominal(2), replace(SLOW, most_instructions=1e9))
     assert detect(2).coefficients == CPU_COEFFICIENTS
-    assert "most_instructions" in caplog.text
+    assert "most_instructions" in " ".join(remarks(recwarn))
 
 
 def test_calibrating_fits_to_the_store_and_is_kept(
@@ -161,25 +159,6 @@ def test_calibrating_fits_to_the_store_and_is_kept(
     assert found.calibrated.coefficients.tile_cycles > 1.5 * CPU_COEFFICIENTS.tile_cycles
     assert calibrate(2, store, reset=True).calibrated.coefficients == CPU_COEFFICIENTS
     assert detect(2).coefficients == CPU_COEFFICIENTS
-
-
-def test_calibrating_learns_from_the_store_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def learned(store: Store, target: Target) -> Experience:
-        return experience([], target, margin=None)
-
-    monkeypatch.setattr(module, "measure_peak", stored_peak)
-    monkeypatch.setattr("stormdrop.reservoir.learning.learned", learned)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        assert store.path is not None
-        file = path_beside(store.path, detect(2))
-        save(file, experience([], detect(2)))
-        found = calibrate(2, store)
-    assert found.calibrated != nominal(2)
-    kept = load(file, detect(2))
-    assert kept is not None
-    assert kept.is_current(detect(2))
-    assert found.learned.endswith("nothing is taken unmeasured")
-    assert found.to_json()["learned"] == found.learned
 
 
 def test_without_trials_the_coefficients_stay_nominal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

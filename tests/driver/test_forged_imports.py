@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
-from stormdrop.driver.stored import StoredSchedules, scheduled
+from stormdrop.driver.stored import StoredSchedules
 from stormdrop.ir.tensor import Task
 from stormdrop.reservoir.record import Record
 from stormdrop.reservoir.store import Store
@@ -55,4 +55,4 @@ def test_a_forged_import_does_not_win_where_a_task_is_too_small_to_be_searched(
         assert decided.schedule == default
         assert decided.seconds > 1.1e-8
         for model in (parts.digest, ""):
-            assert scheduled(StoredSchedules(store, tuned.target, model=model)(small)) == default
+            assert StoredSchedules(store, tuned.target, model=model)(small).schedule == default

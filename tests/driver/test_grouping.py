@@ -21,6 +21,7 @@ from stormdrop.driver.build import Job, build_kernels
 from stormdrop.errors import UserError
 from stormdrop.runtime import building
 from stormdrop.runtime.building import BuiltKernel
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.group import Group
 from stormdrop.runtime.grouping import MEANS, means_from
 from stormdrop.runtime.host_device import HostMemory, HostRecording
@@ -147,7 +148,9 @@ class Traced:
             patch.setattr(build_module, "available_cpus", lambda: 1)
             if share_arena:
                 patch.setattr(model_build, "concurrent_calls", one_by_one)
-            self.model = compiled(threads, build=build_kernels)
+            model = compiled(threads, build=build_kernels)
+            assert isinstance(model, FixedModel)
+            self.model = model
         self.log = log
         calls, recording = self.model._recorded()
         assert isinstance(recording, HostRecording)

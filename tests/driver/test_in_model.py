@@ -13,10 +13,10 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.driver import in_model, tune
+from stormdrop.driver.choose import Choose
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.driver.in_model import MOST_REBUILDS, REVERTED, Weighed, accept, settle
-from stormdrop.driver.model_build import suited
-from stormdrop.driver.stored import Schedules, StoredSchedules, scheduled
+from stormdrop.driver.stored import StoredSchedules
 from stormdrop.errors import BuildError
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
@@ -48,7 +48,8 @@ class Model:
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
         self.weighed.append(set(kept))
         changes = {k: s for k, s in self._changes.items() if k in kept}
-        return Weighed(InModel(10.0 + sum(changes.values()), 12.0), 10.0, changes)
+        seconds = 10.0 + sum(changes.values())
+        return Weighed(InModel(seconds, 12.0), InModel(seconds, 10.0), changes)
 
     def settled(self, *changed: str) -> tuple[AbstractSet[str], InModel]:
         kept, weighed = settle(set(changed), self.weigh)
@@ -134,9 +135,9 @@ def test_what_the_model_accepts_is_what_it_is_compiled_with(
         assert ended.tasks[0].origin == ("default" if is_slower else "verdict")
         assert ended.in_model is not None
         compiled = StoredSchedules(store, tuned.target, model=parts.digest)
-        assert [scheduled(compiled(t.task)) for t in ended.tasks] == [t.schedule for t in ended.tasks]
+        assert [compiled(t.task).schedule for t in ended.tasks] == [t.schedule for t in ended.tasks]
         elsewhere = StoredSchedules(store, tuned.target, model="another")
-        assert scheduled(elsewhere(task)) == found
+        assert elsewhere(task).schedule == found
         kept = store.verdict(task, tuned.target, model=parts.digest)
         assert kept is not None
         assert (kept.schedule, kept.method) == (wanted, "in the model")
@@ -195,10 +196,10 @@ class FakeModel:
         return Profile("", 1, repeats, sum(self._seconds_by_task.values()), 1.0, rows)
 
     @staticmethod
-    def build(parts: Partition, target: Target, schedules: Schedules, rules: Sequence[Rule]) -> FakeModel:
+    def build(parts: Partition, target: Target, choose: Choose, rules: Sequence[Rule]) -> FakeModel:
         seconds_by_task: dict[str, int] = {}
         for use in parts.tasks:
-            schedule = scheduled(schedules(use.task))
+            schedule = choose(use.task).schedule
             assert schedule is not None
             seconds_by_task[use.task.digest] = schedule.by_name["seconds"]
         return FakeModel(seconds_by_task)
@@ -231,7 +232,7 @@ def tuned_to(parts: Partition, target: Target, *seconds: int | None, default: in
 def running(parts: Partition, target: Target, store: Store) -> list[int]:
     """The seconds of each task as the model is compiled now."""
     schedules = StoredSchedules(store, target, model=parts.digest)
-    found = [scheduled(schedules(use.task)) for use in parts.tasks]
+    found = [schedules(use.task).schedule for use in parts.tasks]
     return [schedule.by_name["seconds"] for schedule in found if schedule is not None]
 
 
@@ -364,7 +365,7 @@ def test_tasks_have_verdicts_only_once_the_model_was_timed_or_cannot_be(
         with suppress(KeyboardInterrupt):
             sd.tune(parts, target, trials=len(parts.tasks), search="random", store=store)
         assert store.models()
-        decided = [store.verdict(use.task, suited(target, parts)) for use in parts.tasks]
+        decided = [store.verdict(use.task, target.with_weights(parts.constant_bytes)) for use in parts.tasks]
         assert [v is not None for v in decided] == [error is BuildError] * len(decided)
 
 

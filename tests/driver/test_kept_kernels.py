@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from tests.support.remarks import every_remark, remarks
 
 
 def job(n: int) -> Job:
@@ -148,22 +148,19 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path, t
     assert run(kernel, 5) == 5
 
 
-def test_what_became_of_a_schedule_is_told_in_every_process(
-    folder: Path, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_became_of_a_schedule_is_told_in_every_process(folder: Path, target: Target) -> None:
     task = job(64).task
     schedule = default_schedule(task, target)
     elsewhere = replace(schedule, class_key="another")
     illegal = replace(schedule, values=tuple((name, 10**6) for name, _ in schedule.values))
     for given, deviation, hits in ((elsewhere, "default", 0), (illegal, "fitted", 1)):
         first, second = KeptKernels(folder), KeptKernels(folder)
-        with caplog.at_level(logging.WARNING, "stormdrop.compile"):
-            for kept in (first, second):
-                caplog.clear()
+        for kept in (first, second):
+            with every_remark() as recorded:
                 (kernel,) = kept.build([Job(task, given, {})], target)
-                assert kernel.deviation == deviation
+            assert kernel.deviation == deviation
         assert second.hits == hits
-        assert len(caplog.messages) == 1 - hits  # of what was fitted, whoever builds the model tells
+        assert len(remarks(recorded)) == 1 - hits  # of what was fitted, whoever builds the model tells
 
 
 def test_a_schedule_that_gives_way_to_shared_constants_is_told_of(target: Target) -> None:

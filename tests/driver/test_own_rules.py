@@ -5,7 +5,6 @@ again by another process.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.rule_names import imported
 from tests.support.graphs import floats, graph_of
 from tests.support.own_rules import AlwaysReverse
+from tests.support.remarks import remarks
 
 RULES = (*sd.RULES, AlwaysReverse())
 CONV = (1, 9, 5, 17, 3, 1, 1)
@@ -64,7 +64,7 @@ task, rules = build("C1D", json.loads(sys.argv[1])), (*sd.RULES, AlwaysReverse()
 store = sd.Store.open()
 assert store.best(task, sd.detect()) is None
 found = store.best(task, sd.detect(), rules=rules)
-kernel = sd.build(task, {"W": np.load(sys.argv[3])}, found.schedule, rules=rules)
+kernel = sd.build(task, constants={"W": np.load(sys.argv[3])}, schedule=found.schedule, rules=rules)
 np.save(sys.argv[4], kernel(np.load(sys.argv[2])))
 print(json.dumps(found.schedule.to_json()))
 """
@@ -82,9 +82,9 @@ def test_a_rule_is_searched_measured_stored_and_found_by_another_process(tmp_pat
     done = in_another_process("-c", FINDS, json.dumps(CONV), *files)
     assert done.returncode == 0, done.stderr
     assert sd.Schedule.from_json(json.loads(done.stdout)) == tuned.best
-    np.testing.assert_allclose(np.load(files[2]), sd.build(task, {"W": w})(x), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.load(files[2]), sd.build(task, constants={"W": w})(x), rtol=1e-4, atol=1e-4)
     with pytest.raises(sd.ScheduleError, match="always_reverse v1"):
-        sd.build(task, {"W": w}, tuned.best)
+        sd.build(task, constants={"W": w}, schedule=tuned.best)
 
 
 MINE = """
@@ -115,7 +115,7 @@ def test_a_rule_of_the_script_itself_is_refused() -> None:
     done = in_another_process("-c", TUNES.format(define=MINE))
     assert done.returncode == 1
     assert "UserError: rule always_reverse is a class of __main__" in done.stderr
-    assert "put it in a module" in done.stderr
+    assert "move the class to a module" in done.stderr
 
 
 def test_a_module_that_only_this_process_can_import_is_told_by_the_worker(
@@ -150,7 +150,7 @@ def conv_model() -> Graph:
 
 
 def test_a_model_is_tuned_and_compiled_with_a_rule(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr(building, "WORTH_A_WORKER", 1)
     monkeypatch.setattr(building, "available_cpus", lambda: 2)
@@ -161,15 +161,14 @@ def test_a_model_is_tuned_and_compiled_with_a_rule(
     assert all(follows(t.schedule) for t in tuned.tasks if t.task.flops)
     x = np.random.default_rng(1).standard_normal((1, 10, 12, 6)).astype(np.float32)
     expected = sd.compile(graph, schedules=lambda task: None, winograd=False)(x)
-    assert not caplog.records
+    assert not remarks(recwarn)
     for given in (None, tuned.schedules):
         y = sd.compile(graph, schedules=given, winograd=False, rules=RULES)(x)
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
-    assert not caplog.records
-    with caplog.at_level(logging.WARNING):
-        sd.compile(graph, winograd=False)
-        sd.compile(graph, winograd=False, schedules=tuned.schedules)
-    told = caplog.text
+    assert not remarks(recwarn)
+    sd.compile(graph, winograd=False)
+    sd.compile(graph, winograd=False, schedules=tuned.schedules)
+    told = " ".join(remarks(recwarn))
     assert "not known here are skipped: always_reverse 1" in told
     assert "cannot be replayed: the schedule follows rule always_reverse v1" in told
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,28 @@ def test_generating_128_words_compiles_at_most_8_times() -> None:
     assert asked == [(1, n) for n in (16, 24, 32, 48, 64, 96, 128, 192)]
 
 
+def test_threads_at_lengths_that_round_to_one_size_compile_it_once() -> None:
+    _, specialiser = opened(PROTO)
+    asked: list[tuple[int, ...]] = []
+    begun, go = Event(), Event()
+
+    def build(graph: list[Graph], sharing: object) -> Any:
+        asked.append(graph[0].inputs[0].shape)
+        begun.set()
+        assert go.wait(60)
+        return StandIn(graph[0].inputs, graph[0].outputs)
+
+    specialiser._build = build
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(specialiser, ((1, 9),))
+        assert begun.wait(60)
+        others = [pool.submit(specialiser, ((1, n),)) for n in (5, 16)]
+        go.set()
+        held = [call.result().model for call in (first, *others)]
+    assert asked == [(1, 16)]
+    assert len({id(model) for model in held}) == 1
+
+
 def test_every_length_gives_what_onnxruntime_gives(small_decoder: tuple[OpenModel, Specialiser], session: Any) -> None:
     model, specialiser = small_decoder
     rng = np.random.default_rng(0)
@@ -105,6 +129,14 @@ def test_outputs_go_where_the_caller_wants_them(small_decoder: tuple[OpenModel, 
         model(ids, out=np.empty((1, 4, 30), np.float32))
     with pytest.raises(sd.UserError, match="type float32"):
         model(ids.astype(np.float32))
+
+
+def test_a_padded_input_is_converted_as_any_other(small_decoder: tuple[OpenModel, Specialiser]) -> None:
+    model, _ = small_decoder
+    ids = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(model(ids.astype(np.int32)), model(ids))
+    with pytest.raises(sd.UserError, match=r"use x.astype\(np.int64\)"):
+        model(ids.astype(np.uint64) + 2**63)
 
 
 def test_where_there_is_no_proof_every_size_has_its_own_model() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +11,24 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.driver import model_build
+from stormdrop.driver.choose import Choice, Choose, Origin, choice_of
 from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.stored import StoredSchedules, stored_schedules
+from stormdrop.driver.stored import Proof, StoredSchedules, stored_schedules
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure, Result
-from stormdrop.reservoir.record import Versions
+from stormdrop.reservoir.record import Versions, versions
 from stormdrop.reservoir.store import Store, default_path
 from stormdrop.reservoir.verdict import Verdict
 from stormdrop.runtime.building import code_of
 from stormdrop.runtime.host import detect
-from stormdrop.search.tune import versions
 from stormdrop.space.default import default_schedule, resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
 from tests.support.records import make_records
+from tests.support.remarks import remarks
 from tests.support.tiny_onnx import dense
 
 
@@ -78,8 +78,8 @@ def test_a_lone_trial_is_taken_only_where_it_is_asked_for(parts: Partition, targ
     records = make_records(3, task, target)
     with Store.open() as store:
         store.add([replace(records[0], verified=True), *records])
-    assert stored_schedules(target)(task) is None
-    assert stored_schedules(target, unproved=True)(task) == records[0].schedule
+    assert stored_schedules(target)(task) == Choice()
+    assert stored_schedules(target, unproved=True)(task) == Choice(records[0].schedule, Origin.GIVEN)
 
 
 def test_a_verdict_is_taken_before_faster_trials(parts: Partition, target: Target) -> None:
@@ -89,7 +89,7 @@ def test_a_verdict_is_taken_before_faster_trials(parts: Partition, target: Targe
     decided = verdict(task, target, default_schedule(task, target))
     keep(decided)
     for unproved in (False, True):
-        assert stored_schedules(target, unproved=unproved)(task) == decided
+        assert stored_schedules(target, unproved=unproved)(task) == choice_of(decided)
 
 
 def test_what_the_model_accepted_comes_first_and_only_in_that_model(parts: Partition, target: Target) -> None:
@@ -97,9 +97,9 @@ def test_what_the_model_accepted_comes_first_and_only_in_that_model(parts: Parti
     alone, accepted = (verdict(task, target, s) for s in other_schedules(task, target, 2))
     accepted = replace(accepted, model=parts.digest)
     keep(accepted, alone)
-    assert stored_schedules(target, model=parts.digest)(task) == accepted
-    assert stored_schedules(target, model="another")(task) == alone
-    assert stored_schedules(target)(task) == alone
+    assert stored_schedules(target, model=parts.digest)(task) == choice_of(accepted)
+    assert stored_schedules(target, model="another")(task) == choice_of(alone)
+    assert stored_schedules(target)(task) == choice_of(alone)
 
 
 def test_a_verdict_of_the_other_temperature_is_better_than_none(parts: Partition, target: Target) -> None:
@@ -107,13 +107,13 @@ def test_a_verdict_of_the_other_temperature_is_better_than_none(parts: Partition
     (schedule,) = other_schedules(task, target, 1)
     decided = verdict(task, target.with_cold_weights(True), schedule)
     keep(decided)
-    assert stored_schedules(target)(task) == decided
+    assert stored_schedules(target)(task) == choice_of(decided)
 
 
 def test_an_imported_verdict_is_not_compiled(parts: Partition, target: Target) -> None:
     task = parts.tasks[0].task
     keep(replace(verdict(task, target, default_schedule(task, target)), provenance="imported"))
-    assert stored_schedules(target)(task) is None
+    assert stored_schedules(target)(task) == Choice()
 
 
 def test_a_digest_tells_models_apart_whose_calls_read_other_values() -> None:
@@ -135,8 +135,8 @@ def test_a_digest_tells_models_apart_whose_calls_read_other_values() -> None:
 # ---- code that has changed since it was measured
 
 
-def never(verdicts: Sequence[Verdict], *_: object) -> list[tuple[Verdict, Verdict]]:
-    raise AssertionError(f"proved again: {verdicts}")
+def never(chosen: Sequence[tuple[Task, Choice]], *_: object) -> list[Proof]:
+    raise AssertionError(f"proved again: {chosen}")
 
 
 def test_code_that_has_not_changed_is_not_proved_again(
@@ -192,19 +192,16 @@ def test_a_verdict_that_was_decided_meanwhile_is_not_replaced_by_a_renewed_one(
     with Store.in_memory() as store:
         schedules = StoredSchedules(store, target)
         store.add_verdicts([old])
-        read = schedules(task)
-        assert isinstance(read, Verdict)
-        schedules.renew([(read, replace(read, code="2 3"))])
-        held = schedules(task)
-        assert isinstance(held, Verdict)
-        assert held == replace(read, code="2 3")
+        assert schedules(task).code == "0 1"
+        schedules.renew([(task, old.schedule, "2 3")])
+        assert schedules(task) == Choice(old.schedule, Origin.VERDICT, "2 3")
         store.add_verdicts([new])
-        schedules.renew([(held, replace(held, code="4 5"))])
-        assert schedules(task) == new
+        schedules.renew([(task, old.schedule, "4 5")])
+        assert schedules(task) == choice_of(new)
 
 
 def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_remark(
-    parts: Partition, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    parts: Partition, target: Target, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
@@ -215,16 +212,20 @@ def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_rema
         return Failure("wrong", "one element differs")
 
     monkeypatch.setattr(Measurer, "prove", prove)
-    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
-        model = model_build.build_model(parts, target)
-    assert f"{task.name} is computed by default" in caplog.text
-    assert "one element differs" in caplog.text
-    default = model_build.build_model(parts, target, lambda task: None)
+    model = model_build.build_model(parts, target)
+    assert f"{task.name} is computed by default" in " ".join(remarks(recwarn))
+    assert "one element differs" in " ".join(remarks(recwarn))
+    default = model_build.build_model(parts, target, lambda task: Choice())
     assert model.image.kernels == default.image.kernels
     assert known(task, target) == stale
 
 
 # ---- schedules that do not fit their task
+
+
+def given(task: Task, schedule: Schedule) -> Choose:
+    """Returns a schedule for a task, and defaults for the others."""
+    return lambda other: choice_of({task: schedule}.get(other))
 
 
 def test_a_schedule_that_cannot_be_replayed_is_the_default_in_what_the_model_says(
@@ -233,25 +234,24 @@ def test_a_schedule_that_cannot_be_replayed_is_the_default_in_what_the_model_say
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
     elsewhere = replace(schedule, class_key="another")
-    for given, origin in ((schedule, "given"), (elsewhere, "default")):
-        model = model_build.build_model(parts, target, {task: given}.get)
+    for one, origin in ((schedule, "given"), (elsewhere, "default")):
+        model = model_build.build_model(parts, target, given(task, one))
         assert model.origins[task.digest] == origin
 
 
 def test_values_that_are_no_legal_point_are_fitted_with_one_warning(
-    parts: Partition, target: Target, caplog: pytest.LogCaptureFixture
+    parts: Partition, target: Target, recwarn: pytest.WarningsRecorder
 ) -> None:
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
     illegal = replace(schedule, values=tuple((name, 10**6) for name, _ in schedule.values))
-    with caplog.at_level(logging.WARNING, "stormdrop.compile"):
-        model_build.build_model(parts, target, {task: schedule}.get)
-        assert caplog.messages == []
-        model_build.build_model(parts, target, {task: illegal}.get)
-    (message,) = caplog.messages
+    model_build.build_model(parts, target, given(task, schedule))
+    assert remarks(recwarn) == []
+    model_build.build_model(parts, target, given(task, illegal))
+    (message,) = remarks(recwarn)
     assert message.startswith(f"{task.name} is computed by another schedule")
 
 
 def test_without_a_store_everything_is_computed_by_default(parts: Partition, target: Target) -> None:
-    assert stored_schedules(target)(parts.tasks[0].task) is None
+    assert stored_schedules(target)(parts.tasks[0].task) == Choice()
     assert not default_path().exists()

@@ -11,7 +11,7 @@ from stormdrop.compare.oracle import agreements
 from stormdrop.driver import build
 from stormdrop.runtime import building
 from stormdrop.runtime.arrays import random_inputs
-from stormdrop.runtime.model import Model
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.target.gpu import gpu
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
@@ -52,7 +52,7 @@ def test_a_model_computes_on_a_gpu_what_it_computes_on_the_cpu(
     monkeypatch.setattr(building, "code_from", checked_text)
     monkeypatch.setattr(build, "WORTH_A_WORKER", 1000)  # other processes would assemble
     compiled = sd.compile(proto, target=gpu("sm_90"))
-    model = Model(compiled.image, compiled.weights, EmulatedDevice(seed=1))
+    model = FixedModel(compiled.image, compiled.weights, EmulatedDevice(seed=1))
     for found in (model.run(inputs), model.run(inputs)):
         for judged in agreements(list(wanted), found, wanted, tolerance=1e-5):
             assert judged.ok, str(judged)

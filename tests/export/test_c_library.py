@@ -25,9 +25,9 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_string, identifier
 from stormdrop.export.linker import Linker, linkers
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.group import Group
 from stormdrop.runtime.image import Image, Port
-from stormdrop.runtime.model import Model
 from tests.support.two_steps import two_steps
 
 N, K, M = 33, 65, 70
@@ -164,7 +164,7 @@ def test_a_c_program_computes_what_python_does(
     assert ran.returncode == 0
     results = np.fromfile(tmp_path / "y", np.float32).reshape(-1, N, M)
     assert len(results) == 4 * 3 + 3
-    wanted = Model(*model)(matrix())
+    wanted = FixedModel(*model)(matrix())
     for result in results:
         assert np.array_equal(result, wanted)
 
@@ -223,7 +223,7 @@ def test_escapes_end_where_they_should() -> None:
 
 
 def test_all_numbers_of_threads_give_the_same_result(model: tuple[Image, NDArray[np.uint8]], library: Library) -> None:
-    native, wanted = Native(library.path), Model(*model)(matrix())
+    native, wanted = Native(library.path), FixedModel(*model)(matrix())
     for threads in (-1, 0, 1, 2, 5):
         handle = native.open(threads)
         result = np.full((N, M), np.nan, np.float32)
@@ -235,7 +235,7 @@ def test_all_numbers_of_threads_give_the_same_result(model: tuple[Image, NDArray
 @needs_linker
 def test_a_library_has_the_groups_of_its_model(model: tuple[Image, NDArray[np.uint8]], tmp_path: Path) -> None:
     image, weights = model
-    single, wanted = image.all_groups, Model(*model)(matrix())
+    single, wanted = image.all_groups, FixedModel(*model)(matrix())
     phases = tuple(phase for group in single for phase in group.phases)
     for name, groups in {"serial": [Group(1, phases)], "single": list(single)}.items():
         grouped = replace(image, groups=tuple(groups))
@@ -245,7 +245,7 @@ def test_a_library_has_the_groups_of_its_model(model: tuple[Image, NDArray[np.ui
             result = np.full((N, M), np.nan, np.float32)
             assert native(handle, matrix(), result) == 0
             assert np.array_equal(result, wanted)
-            assert np.array_equal(Model(grouped, weights)(matrix()), wanted)
+            assert np.array_equal(FixedModel(grouped, weights)(matrix()), wanted)
             native.close(handle)
 
 
@@ -296,7 +296,7 @@ def test_memory_is_given_back(library: Library) -> None:
 
 
 def test_two_callers_of_one_handle_do_not_meet(model: tuple[Image, NDArray[np.uint8]], library: Library) -> None:
-    native, wanted = Native(library.path), Model(*model)(matrix())
+    native, wanted = Native(library.path), FixedModel(*model)(matrix())
     handle = native.open(2)
     codes: list[int] = []
 
@@ -331,7 +331,7 @@ def test_the_callers_float_mode_holds_on_all_threads(library: Library, model: tu
         native.close(handle)
         results.append(result)
     assert np.array_equal(results[0], results[1])
-    assert not np.array_equal(results[0], Model(*model)(matrix()))
+    assert not np.array_equal(results[0], FixedModel(*model)(matrix()))
 
 
 @needs_linker
@@ -372,7 +372,7 @@ def test_two_libraries_live_in_one_process(
     ):
         result = np.full((n, m), np.nan, np.float32)
         assert native(handle, matrix(n, k), result) == 0
-        assert np.array_equal(result, Model(*mine)(matrix(n, k)))
+        assert np.array_equal(result, FixedModel(*mine)(matrix(n, k)))
         native.close(handle)
 
 
@@ -398,7 +398,7 @@ def test_every_linker_here_makes_the_library(
     native = Native(written.path)
     handle, result = native.open(2), np.full((N, M), np.nan, np.float32)
     assert native(handle, matrix(), result) == 0
-    assert np.array_equal(result, Model(*model)(matrix()))
+    assert np.array_equal(result, FixedModel(*model)(matrix()))
     native.close(handle)
 
 

@@ -142,7 +142,7 @@ def _nothing(x: sd.Tensor, scale: float) -> Sequence[sd.Tensor]:
     ("formula", "told"),
     [
         (_without_attributes, "does not take 1 inputs"),
-        (_input_itself, "what sd.compute makes"),
+        (_input_itself, "tensors made by sd.compute"),
         (_of_another, "reads other"),
         (_nothing, "gives 0 outputs"),
     ],

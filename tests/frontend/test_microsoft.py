@@ -60,6 +60,30 @@ def test_a_norm_without_a_mean_takes_a_bias() -> None:
     )
 
 
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_norm_of_a_sum_gives_the_statistics_of_its_rows(op: str, dtype: Any) -> None:
+    """In f32 beside halves. A norm without a mean has the mean 0 in onnxruntime."""
+    given = [floats(2, 5, 24).astype(dtype), floats(2, 5, 24).astype(dtype), floats(24).astype(dtype)]
+    one = node(op, given, outputs=4, epsilon=1e-5)
+    results, wanted = one.compiled(), one.on_onnxruntime()
+    tolerance = 1e-5 if dtype == np.float32 else 1e-2
+    assert [a.shape for a in results[1:3]] == [(2, 5, 1)] * 2
+    assert [a.dtype for a in results[1:3]] == [np.float32] * 2
+    assert_alike(results[:1] + results[2:], wanted[:1] + wanted[2:], rtol=tolerance, atol=tolerance)
+    mean = (
+        np.zeros((2, 5, 1)) if "Simplified" in op else (given[0] + given[1]).astype(np.float64).mean(2, keepdims=True)
+    )
+    np.testing.assert_allclose(results[1], mean, atol=tolerance)
+
+
+def test_a_norm_without_a_mean_gives_the_factor_of_its_rows() -> None:
+    one = node("SimplifiedLayerNormalization", [floats(2, 5, 24), floats(24)], outputs=2, epsilon=1e-5)
+    x = one.feeds["x0"].astype(np.float64)
+    _, factor = one.compiled()
+    np.testing.assert_allclose(factor, 1 / np.sqrt(np.mean(x * x, 2, keepdims=True) + 1e-5), rtol=1e-5)
+
+
 def test_embeddings_of_words_positions_and_segments_are_summed() -> None:
     ids, segments = (RNG.integers(0, 7, (2, 6)).astype(np.int32) for _ in range(2))
     mask = np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]], np.int32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from stormdrop.errors import UserError  # noqa: E402
 from stormdrop.frontend.node_reader import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
 from stormdrop.graph.verify import verify  # noqa: E402
+from tests.support.remarks import remarks  # noqa: E402
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
 
@@ -59,11 +59,10 @@ def test_a_symbolic_dimension_is_bound_by_any_input_that_has_it() -> None:
     assert g.outputs[0].shape == (5, 3)
 
 
-def test_an_open_dimension_is_one_and_announced(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "stormdrop"):
-        g = load(one("Relu", shape=("batch", 3)))
+def test_an_open_dimension_is_one_and_announced(recwarn: pytest.WarningsRecorder) -> None:
+    g = load(one("Relu", shape=("batch", 3)))
     assert g.inputs[0].shape == (1, 3)
-    assert "batch" in caplog.text
+    assert "batch" in " ".join(remarks(recwarn))
 
 
 def test_shape_arithmetic_folds_away() -> None:
@@ -91,6 +90,9 @@ def test_an_input_that_decides_shapes_is_asked_for_and_can_be_bound() -> None:
     g = load(m, constants={"shape": np.array([3, 4])})
     assert g.outputs[0].shape == (3, 4)
     assert [v.name for v in g.inputs] == ["x"]
+    assert load(m, constants={"shape": np.array([3, 4], np.int32)}).outputs[0].shape == (3, 4)
+    with pytest.raises(UserError, match=r"an array that has type float64; use x\.astype\(np\.int64\)"):
+        load(m, constants={"shape": np.array([3.0, 4.0])})
 
 
 def test_one_error_names_all_unknown_operators() -> None:
@@ -103,6 +105,8 @@ def test_one_error_names_all_unknown_operators() -> None:
         load(model(nodes, [info("x", (2,))], [info("y")]))
     for word in ("NonMaxSuppression", "first", "my.ops.Fancy", "second", "opset 17"):
         assert word in str(caught.value)
+    for remedy in ("'.[onnxruntime]'", "--fallback auto", 'fallback="auto"', "--operator", "operators="):
+        assert str(caught.value).count(remedy) == 1
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT8E5M2, TensorProto.INT4, TensorProto.COMPLEX64, TensorProto.STRING])

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 import stormdrop as sd
 from tests.support.one_node import OneNode, assert_alike
@@ -59,30 +58,6 @@ def test_distinct_elements_of_a_constant_are_known(is_sorted: int, axis: dict[st
     x = RNG.integers(0, 3, (2, 9))
     node = OneNode("Unique", [x], known=[0], outputs=4, sorted=is_sorted, **axis)
     assert_alike(node.compiled(), node.on_onnxruntime())
-
-
-@pytest.mark.parametrize("steps", [0, 4])
-def test_a_step_of_adam_on_two_tensors_is_that_of_the_formula(steps: int) -> None:
-    names = ["X1", "X2", "G1", "G2", "V1", "V2", "H1", "H2"]
-    arrays = {name: np.abs(RNG.standard_normal((3, 5))).astype(np.float32) for name in names}
-    arrays |= {"R": np.float32(0.1).reshape(()), "T": np.array(steps)}
-    node = helper.make_node(
-        "Adam", ["R", "T", *names], list("abcdef"), domain="ai.onnx.preview.training", alpha=0.9, beta=0.5, epsilon=1e-3
-    )
-    inputs = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for k, a in arrays.items()
-    ]
-    outputs = [helper.make_tensor_value_info(o, TensorProto.FLOAT, (3, 5)) for o in "abcdef"]
-    graph = helper.make_graph([node], "step", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.preview.training", 1)])
-    found = sd.compile(model, schedules=lambda task: None).run(arrays)
-    for k, new in enumerate(("ace", "bdf"), 1):
-        x, g, v, h = (arrays[f"{name}{k}"].astype(np.float64) for name in "XGVH")
-        mean, squares = 0.9 * v + 0.1 * g, 0.5 * h + 0.5 * g * g
-        rate = 0.1 * (np.sqrt(1 - 0.5**steps) / (1 - 0.9**steps) if steps else 1.0)
-        expected = x - rate * mean / (np.sqrt(squares) + 1e-3), mean, squares
-        for name, wanted in zip(new, expected):
-            np.testing.assert_allclose(found[name], wanted, rtol=1e-5)
 
 
 def test_a_model_of_an_old_version_will_do_where_its_operators_have_not_changed() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.driver import build
+from stormdrop.driver.choose import Schedules
 from stormdrop.driver.compile import compile as compile_model
-from stormdrop.driver.stored import Schedules
 from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.host import detect
@@ -76,7 +76,14 @@ def _problem(recipe: Recipe, held: Mapping[str, Held], setting: Setting, special
     proto = recipe.proto({name: held[name].plain for name in recipe.outputs})
     schedules = random_schedules(setting.schedules, target)
     with patch.object(build, "WORTH_A_WORKER", 1 << 30):  # the fuzzer has as many processes as CPUs already
-        model = compile_model(proto, schedules=schedules, threads=setting.threads, target=target, winograd=not special)
+        model = compile_model(
+            proto,
+            schedules=schedules,
+            threads=setting.threads,
+            target=target,
+            winograd=not special,
+            fallback="none",
+        )
     inputs = {k: a.copy() for k, a in recipe.inputs.items()}
     first = model.run(inputs)
     again = model.run(inputs)

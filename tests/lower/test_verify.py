@@ -97,7 +97,7 @@ def a_guard_is_forgotten(program: Program) -> Program:
     def bare(s: Stmt) -> Stmt:
         if not isinstance(s, Update):
             return s
-        return replace(s, value=without(s.value, [n.condition.b for n in borders(s.value)]))  # type: ignore[attr-defined]
+        return replace(s, value=without(s.value, frozenset(n.condition.b for n in borders(s.value))))  # type: ignore[attr-defined]
 
     return changed(program, bare)
 

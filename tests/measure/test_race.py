@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stormdrop.measure.race import ROUNDS, SETTLING, race
+from stormdrop.measure.race import LEAST_ROUNDS, ROUNDS, SETTLING, race
 
 
 class Track:
@@ -26,13 +26,26 @@ def test_sides_take_turns_in_rotating_order_that_begin_with_runs_that_do_not_cou
     track = Track()
     times = race({"a": track.side("a", 1.0), "b": track.side("b", 2.0)}, 2.0 * ROUNDS, lambda: track.now)
     assert (times["a"].seconds, times["b"].seconds) == (1.0, 2.0)
-    assert [len(times[name].each) for name in "ab"] == [2 * ROUNDS, ROUNDS]
+    assert [len(times[name].each) for name in "ab"] == [ROUNDS, ROUNDS]
     turns = "a" * (SETTLING + 2), "b" * (SETTLING + 1)
     assert track.log == "".join(turns[(k + number) % 2] for number in range(ROUNDS) for k in range(2))
 
 
 def test_seconds_are_for_each_side_and_each_turn_runs_at_least_once() -> None:
     track = Track()
-    times = race({"quick": track.side("a", 0.25), "slow": track.side("b", 100.0)}, 10.0, lambda: track.now)
-    assert float(times["quick"].each.sum()) == 10.0
-    assert len(times["slow"].each) == ROUNDS
+    times = race({"quick": track.side("a", 0.25), "slow": track.side("b", 100.0)}, ROUNDS, lambda: track.now)
+    assert (times["quick"].seconds, times["slow"].seconds) == (0.25, 100.0)
+    turns = "a" * (SETTLING + 4), "bb"  # one run that does not count takes longer than a turn
+    assert track.log == "".join(turns[(k + number) % 2] for number in range(LEAST_ROUNDS) for k in range(2))
+
+
+def test_a_turn_is_one_sample_that_a_single_slow_run_does_not_move() -> None:
+    now, calls = 0.0, 0
+
+    def run() -> None:
+        nonlocal now, calls
+        calls += 1
+        now += 50.0 if calls % 7 == 0 else 1.0
+
+    times = race({"a": run}, 5.0 * ROUNDS, lambda: now)
+    assert set(times["a"].each.tolist()) == {1.0}

@@ -263,7 +263,7 @@ def test_a_table_of_failures_has_no_optimum() -> None:
     nothing = replace(
         table(), spaces=tuple(replace(s, seconds=np.full_like(s.seconds, np.nan)) for s in table().spaces)
     )
-    with pytest.raises(UserError, match="nothing in this table"):
+    with pytest.raises(UserError, match="no successful measurement"):
         _ = nothing.optimum
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stormdrop.errors import UserError
 from stormdrop.ir.interp import evaluate, magnitude, sample
 from stormdrop.ir.tensor import Task, Variant, tensor
-from stormdrop.ops.catalogue import OPERATORS, build
+from stormdrop.ops.catalogue import OPERATORS, Operator, build, resolve
 from stormdrop.ops.window import Window, conv_nd
 from stormdrop.ops.winograd import winograd_conv2d
 from tests.support.winograd import winograd_variant
@@ -232,7 +232,12 @@ def test_weights_are_constant_and_rearranged_weights_too():
     ("name", "args", "message"),
     [
         ("GEMM", [1, 2, 3, 4], "did you mean GMM"),
-        ("nonsense", [1], "Known: GMM, C1D"),
+        ("nonsense", [1], r"Known: matmul \(GMM\), conv1d \(C1D\)"),
+        ("mat-mull", [1], "did you mean matmul"),
+        ("conv", [1], "did you mean conv3d or conv2d or conv1d"),
+        ("maxpool2d", [1], "did you mean max_pool2d"),
+        ("matmul", [5, 7], r"matmul takes 3 or 4 numbers, not 2: matmul \[batch\] n m k"),
+        ("conv2d", [1, 7, 7, 3], "conv2d takes 8 numbers, not 4: conv2d batch h w in out kernel stride pad"),
         ("C2D", [1, 7, 7, 3], "takes 8 numbers, not 4: C2D batch h w in out kernel stride pad"),
         ("C2D", [1, 7, 7, 3, 4, 0, 1, 1], "kernel must be at least 1"),
         ("C2D", [1, 7, 7, 3, 4, 3, 0, 1], "stride must be at least 1"),
@@ -248,6 +253,28 @@ def test_weights_are_constant_and_rearranged_weights_too():
 def test_wrong_usage_is_explained(name: str, args: list[int], message: str):
     with pytest.raises(UserError, match=message):
         build(name, args)
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.alias)
+def test_an_alias_builds_the_task_of_the_short_name(operator: Operator):
+    args = next(args for name, args, _ in CASES if name == operator.name)
+    task = build(operator.name, args)
+    for name in (operator.alias, operator.alias.upper(), operator.alias.replace("_", "-"), operator.name.lower()):
+        again = build(name, args)
+        assert (again.digest, again.name) == (task.digest, task.name)
+    assert task.name.split()[0] == operator.name
+
+
+def test_no_two_operators_share_a_name():
+    names = [{o.name.lower(), o.alias} for o in OPERATORS.values()]
+    assert len(set().union(*names)) == sum(map(len, names))
+
+
+def test_the_batch_of_a_product_is_one_by_default():
+    assert resolve("matmul", [5, 7, 3]) == (OPERATORS["GMM"], (1, 5, 7, 3))
+    assert build("matmul", [5, 7, 3]).name == "GMM 1 5 7 3"
+    with pytest.raises(UserError, match="bmm takes 4 numbers, not 3: bmm batch n m k"):
+        build("bmm", [5, 7, 3])
 
 
 def winograd_task(h: int, w: int, ci: int, co: int, pad: int) -> Task:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install stormdrop[torch]")
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
 nn: Any = torch.nn
 
 

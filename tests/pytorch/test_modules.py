@@ -15,7 +15,7 @@ import pytest
 
 import stormdrop as sd
 
-torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install stormdrop[torch]")
+torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
 nn: Any = torch.nn
 Module: Any = nn.Module
 

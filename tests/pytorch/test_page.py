@@ -32,7 +32,7 @@ def test_no_part_of_a_recorded_model_ran_in_pytorch() -> None:
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install stormdrop[torch]")
+    pytest.importorskip("torch", reason="torch is not installed: pip install '.[torch]'")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"backend": backend}  # by its name where the package is installed
     for code in re.findall(r"^```python fragment\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.model_build import suited
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd
@@ -198,7 +197,7 @@ def _networks() -> Iterator[Case]:
         for k in range(KERNELS_OF_A_NETWORK):
             task, views = found[k * (len(found) - 1) // (KERNELS_OF_A_NETWORK - 1)]
             target = machine(ISAS[(n + k) % len(ISAS)], 1 + k // len(ISAS) % 2)
-            yield _default(name, task, suited(target, parts), views)
+            yield _default(name, task, target.with_weights(parts.constant_bytes), views)
 
 
 def _kernels(parts: Partition) -> list[Kernel]:

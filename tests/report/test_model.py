@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from stormdrop.compare.exact import CheckedOutput, ExactErrors
 from stormdrop.compare.oracle import agreement
 from stormdrop.compare.steady import Loops
+from stormdrop.driver.choose import Choice, Origin
 from stormdrop.driver.compile import load, tasks_of
 from stormdrop.errors import UserError
 from stormdrop.graph.partition import Partition
+from stormdrop.ir.shape import shape_text
 from stormdrop.measure.stopwatch import Runs
 from stormdrop.report.console import table_lines
 from stormdrop.report.model import (
@@ -24,11 +27,11 @@ from stormdrop.report.model import (
     name_text,
     print_outputs,
     print_tasks,
-    shape_text,
-    shapes_text,
     summary_json,
 )
 from stormdrop.report.versus import bench_json, check_json, print_bench, print_check, speedup_of
+from stormdrop.runtime.host import detect
+from stormdrop.space.default import default_schedule
 from tests.support.tiny_onnx import dense, reshaped
 
 
@@ -45,8 +48,10 @@ def parts(tmp_path: Path) -> Partition:
 
 def test_a_task_is_summed_up_by_its_large_operands(parts: Partition) -> None:
     use = find_task(parts, "first/dense")
-    assert shapes_text(use.calls[0]) == "2x6, 6x5 → 2x5"
-    tree = Listed(use, "verdict").to_json()
+    assert use.calls[0].shapes_text() == "2x6, 6x5 → 2x5"
+    schedule = default_schedule(use.task, detect(1))
+    tree = Listed(use, Choice(schedule, Origin.VERDICT)).to_json()
+    assert (tree["shapes"], tree["node"]) == ("2x6, 6x5 → 2x5", "first/dense")
     assert (tree["id"], tree["count"], tree["stored"], tree["origin"]) == (use.id, 1, True, "verdict")
     assert tree["gflop"] >= 2 * 2 * 6 * 5 / 1e9
 
@@ -55,12 +60,12 @@ def test_names_of_nodes_are_printed_harmlessly(parts: Partition) -> None:
     for use in parts.tasks:
         assert calls_text(use).isprintable()
         assert "[" not in calls_text(use)
-    out = printed(print_tasks, [Listed(use, "default") for use in parts.tasks])
+    out = printed(print_tasks, [Listed(use, Choice()) for use in parts.tasks])
     assert all(line.isprintable() for line in out.splitlines())
 
 
 def test_a_narrow_terminal_sees_fewer_operands_and_columns_but_every_task(parts: Partition) -> None:
-    listed = [Listed(use, "default") for use in parts.tasks]
+    listed = [Listed(use, Choice()) for use in parts.tasks]
     whole = printed(print_tasks, listed)
     assert "2x6, 6x5 → 2x5" in whole
     for width in (60, 45, 30):
@@ -122,10 +127,15 @@ def test_outputs_are_summed_up_without_what_is_not_finite() -> None:
 
 
 def test_errors_that_are_infinite_are_null_in_json() -> None:
-    judged = [agreement("y", np.array([np.nan]), np.array([1.0]))]
-    tree = json.loads(json.dumps(check_json(judged, 1e-3), allow_nan=False))
-    assert (tree["ok"], tree["outputs"][0]["absolute_error"]) == (False, None)
-    out = printed(print_check, "m.onnx", "somebody", judged, "random inputs")
+    nowhere = agreement("y", np.array([np.nan]), np.array([1.0]))
+    for checked in (
+        CheckedOutput(nowhere),
+        CheckedOutput(nowhere, ExactErrors(nowhere, nowhere, (np.inf,), (np.inf,))),
+    ):
+        tree = json.loads(json.dumps(check_json([checked], 1e-3), allow_nan=False))
+        assert tree["outputs"][0]["absolute_error"] is None
+    assert tree["outputs"][0]["rounding_change"] is None
+    out = printed(print_check, "m.onnx", "somebody", [CheckedOutput(nowhere)], "random inputs")
     assert "not comparable" in out
     assert "1 of 1 output too far off" in out
 

@@ -27,6 +27,8 @@ def model(**changes: object) -> TunedModel:
         schedule=search.best,
         default=None,
         verified=True,
+        node="block1/conv",
+        shapes="1x6x6x16, 3x3x16x16 → 1x6x6x16",
     )
     made = TunedModel("net", search.target, "storm", 3, (task,), 61.0, "seconds", in_model=InModel(5e-3, 8e-3))
     return replace(made, **changes)  # pyright: ignore[reportArgumentType]
@@ -35,6 +37,8 @@ def model(**changes: object) -> TunedModel:
 def test_a_tuned_model_shows_its_worth_and_its_tasks() -> None:
     page = model()._repr_html_()
     for part in ("net", "8.00 ms → 5.00 ms, 1.60x", "Conv3x3+Relu", "4.00 µs", "2.00x", "500.0", "1:01 min", "proved"):
+        assert part in page
+    for part in ("block1/conv", "1x6x6x16, 3x3x16x16 → 1x6x6x16", "<code>stormdrop show MODEL t0</code>"):
         assert part in page
     assert "(its kernels alone)" in model(in_model=None)._repr_html_()
 
@@ -47,7 +51,9 @@ def test_a_model_of_which_nothing_was_timed_is_shown() -> None:
 
 
 def test_nothing_of_a_model_s_names_is_markup() -> None:
-    page = model(name=HOSTILE, stopped=HOSTILE, tasks=(replace(model().tasks[0], label=HOSTILE),))._repr_html_()
+    page = model(
+        name=HOSTILE, stopped=HOSTILE, tasks=(replace(model().tasks[0], label=HOSTILE, node=HOSTILE, id=HOSTILE),)
+    )._repr_html_()
     assert "<b>" not in page
     assert not re.search(r"<script|\b(src|href)=", page)
     assert page.isprintable()
@@ -56,7 +62,7 @@ def test_nothing_of_a_model_s_names_is_markup() -> None:
 def test_public_values_have_short_representations() -> None:
     task = tiny()
     shown = [model(), tuned([1e-6]), task, sd.sketches(task, sd.detect())[0], sd.detect(), sd.Store.in_memory()]
-    kernel = sd.build(task, {t.name: np.zeros(t.shape, np.float32) for t in task.constants})
+    kernel = sd.build(task, constants={t.name: np.zeros(t.shape, np.float32) for t in task.constants})
     for value in (*shown, kernel):
         assert len(repr(value)) < 160
         assert repr(value).startswith("<")

@@ -156,6 +156,14 @@ def test_in_eighty_columns_times_and_phases_are_still_seen() -> None:
     assert all("proved" in line for line in out.getvalue().splitlines()[1:])
 
 
+def test_a_row_of_the_live_table_names_the_node_and_the_shapes() -> None:
+    row = replace(FIRST, node="block/conv", shapes="1x4x4x8, 3x3x8x8 → 1x4x4x8")
+    text = shown([replace(STARTED, rows=(row,)), TaskMoved(row, 1.0)], terminal=True, width=160)
+    table = Text.from_ansi(text[text.rindex("task ") :]).plain.splitlines()
+    assert table[1].split()[0] == "t0"
+    assert table[1].endswith("block/conv  1x4x4x8, 3x3x8x8 → 1x4x4x8")
+
+
 def test_the_cursor_is_given_back_when_tuning_breaks_off() -> None:
     text = shown(story()[:3], terminal=True)
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
@@ -187,6 +195,7 @@ def test_the_final_table_compares_with_the_defaults() -> None:
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[0] == [
         "task",
+        "what",
         "count",
         "GFLOP",
         "default",
@@ -203,6 +212,8 @@ def test_the_final_table_compares_with_the_defaults() -> None:
         "min",
         "from",
         "state",
+        "node",
+        "shapes",
     ]
     assert [line[0] for line in lines[1:]] == ["t0", "t1", "t2"]
     assert lines[1][2:] == [

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stormdrop.report.objective import objective_json, objective_rows, target_of, target_rows
-from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency
+from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency, WeightedLatency
 from stormdrop.search.model_events import InModel
 from tests.report.test_model_progress import tuned
 
@@ -38,3 +38,16 @@ def test_the_value_of_the_objective_is_told() -> None:
     assert objective_rows(TotalLatency(), [ALONE]) == [("objective", "latency 14.1 ms (untuned: 17.1 ms), estimated")]
     assert objective_json(GeometricMean(), both) == {"name": "speedup", "value": pytest.approx(4.0)}
     assert objective_json(TotalLatency(), both) == {"name": "latency", "value": pytest.approx(24e-3)}
+
+
+def test_the_gain_of_a_weighted_sum_has_an_interval() -> None:
+    gaining = replace(ALONE, in_model=InModel(20e-3, 40e-3, ((20e-3, 40e-3), (21e-3, 42e-3)) * 4))
+    same = replace(ALONE, in_model=InModel(4e-3, 4e-3, ((4e-3, 4e-3), (5e-3, 5e-3)) * 4))
+    goal = WeightedLatency((1.0, 5.0))
+    ((name, text),) = objective_rows(goal, [gaining, same])
+    assert (name, text.partition(" (95 %")[0]) == (
+        "objective",
+        "latency weighted 1, 5 40.0 ms (untuned: 60.0 ms), 1.48x",
+    )
+    tree = objective_json(goal, [gaining, same])
+    assert (tree["weights"], tree["value"], tree["change"]) == ([1.0, 5.0], pytest.approx(40e-3), "faster")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from stormdrop.report.text import bytes_text, clean, counted, one_line, seconds_text, share_text, span_text, speed_text
+from stormdrop.report.text import (
+    bytes_text,
+    clean,
+    counted,
+    node_text,
+    one_line,
+    seconds_text,
+    share_text,
+    span_text,
+    speed_text,
+)
 from tests.support.searches import HOSTILE
 
 
@@ -66,3 +76,8 @@ def test_a_nominal_rate_above_the_peak_is_no_share_of_it() -> None:
 def test_amounts() -> None:
     assert (counted(1, "trial"), counted(2, "sketch", "sketches")) == ("1 trial", "2 sketches")
     assert (bytes_text(12), bytes_text(3 << 20)) == ("12 bytes", "3 MiB")
+
+
+def test_a_long_name_of_a_node_keeps_its_end() -> None:
+    assert node_text("conv\x1b") == "conv\\x1b"
+    assert node_text("/model.22/cv3.0.0/conv/Conv", 16) == "…3.0.0/conv/Conv"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from stormdrop.reservoir.database import StoreFull
 from stormdrop.reservoir.evict import Pruning, prune_file
 from stormdrop.reservoir.store import Store
 from tests.support.records import HERE, make_records, small_task
+from tests.support.remarks import remarks
 
 KNOWN = small_task(), HERE
 SMALL = Pruning(max_bytes=100_000)
@@ -85,18 +85,18 @@ def _opened_on_a_full_disk(uri: str) -> sqlite3.Connection:
     return connection
 
 
-def test_a_store_on_a_full_disk_is_read_and_not_called_damaged(full: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_on_a_full_disk_is_read_and_not_called_damaged(full: Path, recwarn: pytest.WarningsRecorder) -> None:
     with Store.view(full) as store:
         assert store.known(*KNOWN) == 200
         assert store.best(*KNOWN) is not None
-    assert caplog.records == []
-    with caplog.at_level(logging.DEBUG), Store.open(full) as store:
+    assert remarks(recwarn) == []
+    with Store.open(full) as store:
         assert store.is_memory
         store.add(make_records(5))
         assert store.known(*KNOWN) == 205
-    (warning,) = caplog.records
-    assert "no room" in warning.message
-    assert "damaged" not in warning.message
+    (warning,) = remarks(recwarn)
+    assert "no room" in warning
+    assert "damaged" not in warning
 
 
 def test_a_store_on_a_full_disk_can_be_pruned(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:

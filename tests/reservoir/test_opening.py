@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import sqlite3
@@ -32,6 +31,7 @@ from stormdrop.reservoir.store import Filters, Store, StoreError, default_path
 from stormdrop.space.refit import refit
 from stormdrop.space.sketch import replay
 from tests.support.records import HERE, VERSIONS, legal_records, make_records, make_verdict, small_task
+from tests.support.remarks import remarks
 
 KNOWN = small_task(), HERE
 
@@ -63,17 +63,17 @@ def test_the_default_place_is_the_cache_directory(tmp_path: Path, monkeypatch: p
 
 
 def test_without_a_home_one_warning_and_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STORMDROP_CACHE_DIR", raising=False)
     monkeypatch.setattr("platformdirs.user_cache_dir", "~/.cache/{}".format)
     monkeypatch.setattr("os.path.expanduser", str)
-    with caplog.at_level(logging.DEBUG), Store.open() as store:
+    with Store.open() as store:
         store.add(make_records(3))
         assert store.is_memory
         assert store.known(*KNOWN) == 3
-    assert [r.name for r in caplog.records] == ["stormdrop.store"]
+    assert len(remarks(recwarn)) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,7 +84,7 @@ def test_a_tilde_in_the_environment_is_the_home_directory(tmp_path: Path, monkey
 
 
 def test_a_link_to_nothing_makes_no_file_elsewhere(
-    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     """In a directory that others may write to, they would choose where we make a file."""
     elsewhere = tmp_path / "elsewhere"
@@ -92,7 +92,7 @@ def test_a_link_to_nothing_makes_no_file_elsewhere(
     with Store.open(path) as store:
         store.add(make_records(3))
         assert store.is_memory
-    assert "is a link to" in caplog.text
+    assert "is a link to" in " ".join(remarks(recwarn))
     assert not elsewhere.exists()
     database = Database(path)  # nor where the link is made after we looked
     with pytest.raises(StoreError, match="unable to open"):
@@ -104,23 +104,22 @@ def test_a_link_to_nothing_makes_no_file_elsewhere(
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning_and_memory(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with caplog.at_level(logging.DEBUG), Store.open(tmp_path / "file" / "cache" / "s.sqlite") as store:
+    with Store.open(tmp_path / "file" / "cache" / "s.sqlite") as store:
         for _ in range(3):
             store.add(make_records(3))
         assert store.is_memory
         assert store.path is None
         assert len(store.trials(*KNOWN)) == 9
-    (warning,) = caplog.records
-    assert warning.levelno == logging.WARNING
-    assert "cannot be written" in warning.message
-    assert str(tmp_path / "file") in warning.message
+    (warning,) = remarks(recwarn)
+    assert "cannot be written" in warning
+    assert str(tmp_path / "file") in warning
 
 
 UNPRIVILEGED = """
-import logging, os, sys
+import os, sys, warnings
 from pathlib import Path
 from tests.support.records import HERE, make_records, small_task
 from stormdrop.reservoir.rows import target_text
@@ -128,7 +127,7 @@ from stormdrop.reservoir.store import Store
 more = make_records(2)
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-logging.basicConfig(format="LOG %(name)s %(message)s")
+warnings.simplefilter("always")
 for opened in (Store.open, Store.view):
     store = opened(Path(sys.argv[1]))
     before = store.known(small_task(), HERE)
@@ -149,7 +148,7 @@ def test_a_read_only_store_is_read_and_its_additions_stay_in_memory(mode: int) -
         )
         os.chmod(folder, 0o755)
         assert done.stdout == "True 50 52 []\n" * 2, done.stderr
-        assert done.stderr.count("LOG stormdrop.store") == 1
+        assert done.stderr.count("StormdropWarning") == 1
         assert path.read_bytes() == content
 
 
@@ -510,17 +509,17 @@ def test_the_log_is_written_ahead(path: Path) -> None:
 
 
 def test_a_file_system_without_a_write_ahead_log_has_a_rollback_journal(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "stormdrop.store"), Store.open(path, vfs="unix-dotfile") as store:
+    with Store.open(path, vfs="unix-dotfile") as store:
         store.add(make_records(5))
         store.close()
         store.add(make_records(5))
         assert store.known(*KNOWN) == 10
         assert store._database.connection().execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert store.integrity() == []
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "rollback journal" in caplog.text
+    (warning,) = remarks(recwarn)
+    assert "rollback journal" in warning
 
 
 def test_a_transaction_that_was_killed_in_a_rollback_journal_is_undone(path: Path, tmp_path: Path) -> None:
@@ -554,12 +553,12 @@ def test_a_log_that_was_left_without_its_file_is_not_applied(path: Path) -> None
         assert store.integrity() == []
 
 
-def test_a_file_removed_while_it_is_open_begins_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_removed_while_it_is_open_begins_anew(path: Path, recwarn: pytest.WarningsRecorder) -> None:
     with Store.open(path) as store:
         store.add(make_records(5))
         for file in path.parent.glob("s.sqlite*"):
             file.unlink()
         store.add(make_records(3))
-        assert "removed while it was open" in caplog.text
+        assert "removed while it was open" in " ".join(remarks(recwarn))
         with Store.view(path) as other:
             assert other.known(*KNOWN) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from stormdrop.space.sketch import sketches
 from stormdrop.space.structure import DerivationStep
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
+from tests.support.remarks import remarks
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -128,39 +128,37 @@ def test_a_task_of_another_name_is_the_same_task(store: Store) -> None:
     assert len(store.summaries()) == 1
 
 
-def test_unknown_rules_are_kept_but_skipped_with_a_remark(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_rules_are_kept_but_skipped_with_a_remark(store: Store, recwarn: pytest.WarningsRecorder) -> None:
     known, unknown = make_records(3), of_another_rule(make_records(1, result=timing(1e-9), verified=True)[0])
     renewed = replace(
         known[0],
         schedule=replace(known[0].schedule, steps=tuple(replace(s, version=77) for s in known[0].schedule.steps)),
     )
     store.add([unknown, *known, renewed])
-    with caplog.at_level(logging.WARNING, "stormdrop.store"):
-        assert len(store.trials(small_task(), HERE)) == 3
-    assert "skipped: fold 9, pack 77, tile 77" in caplog.text
+    assert len(store.trials(small_task(), HERE)) == 3
+    assert "skipped: fold 9, pack 77, tile 77" in " ".join(remarks(recwarn))
     best = store.best(small_task(), HERE)
     assert best is not None
     assert same(best, known[-1])
     assert store.known(small_task(), HERE) == 5
 
 
-def test_a_record_of_a_rule_that_is_passed_is_used(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_of_a_rule_that_is_passed_is_used(store: Store, recwarn: pytest.WarningsRecorder) -> None:
     known = make_records(3)
     steps = (*known[0].schedule.steps, DerivationStep("reverse", 1, "s0"))
     other = replace(known[0], schedule=replace(known[0].schedule, steps=steps), result=timing(1e-9))
     store.add([*known, other])
     rules = (*RULES, Reverse())
-    with caplog.at_level(logging.WARNING, "stormdrop.store"):
-        assert len(store.trials(small_task(), HERE, rules=rules)) == 4
-        best = store.best(small_task(), HERE, rules=rules)
-        assert not caplog.records
+    assert len(store.trials(small_task(), HERE, rules=rules)) == 4
+    best = store.best(small_task(), HERE, rules=rules)
+    assert not remarks(recwarn)
+    assert best is not None
+    assert same(best, other)
+    for _ in range(3):  # the remark is made once
+        best = store.best(small_task(), HERE)
         assert best is not None
-        assert same(best, other)
-        for _ in range(3):  # the remark is made once
-            best = store.best(small_task(), HERE)
-            assert best is not None
-            assert same(best, known[-1])
-    assert [r.getMessage().rpartition(": ")[2] for r in caplog.records] == ["reverse 1"]
+        assert same(best, known[-1])
+    assert [text.rpartition(": ")[2] for text in remarks(recwarn)] == ["reverse 1"]
     assert store.best(small_task(17), HERE) is None
     assert len(store.trials(small_task(), HERE, rules=(*RULES, replace(Reverse(), version=2)))) == 3
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stormdrop.driver.choose import Choice, choice_of
 from stormdrop.driver.stored import StoredSchedules
 from stormdrop.ops.catalogue import build
 from stormdrop.reservoir.store import Filters, Imported, Store
@@ -186,11 +187,11 @@ def test_an_imported_verdict_decides_nothing_until_tuning_here_does() -> None:
     theirs, mine = legal_records(2)
     with Store.in_memory() as store:
         imported(store, lines_of(make_verdict(theirs)))
-        assert StoredSchedules(store, HERE)(small_task()) is None
+        assert StoredSchedules(store, HERE)(small_task()) == Choice()
         assert store.decided(HERE) == []
         assert [d.schedule for d in store.donors(small_task(64), HERE)] == [theirs.schedule]
         store.add_verdicts([make_verdict(mine)])
-        assert StoredSchedules(store, HERE)(small_task()) == make_verdict(mine)
+        assert StoredSchedules(store, HERE)(small_task()) == choice_of(make_verdict(mine))
         assert [d.schedule for d in store.donors(small_task(64), HERE)] == [mine.schedule]
 
 
@@ -198,7 +199,7 @@ def test_a_model_does_not_accept_what_another_installation_decided_for_it() -> N
     verdict = replace(variety()[0], model="ab12", method="in the model")
     with Store.in_memory() as store:
         assert imported(store, lines_of(verdict)).kept == 1
-        assert StoredSchedules(store, HERE, model="ab12")(small_task()) is None
+        assert StoredSchedules(store, HERE, model="ab12")(small_task()) == Choice()
 
 
 # ---- what stays out

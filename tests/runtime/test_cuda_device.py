@@ -24,8 +24,9 @@ from stormdrop.runtime.cuda.driver import CudaError, Driver, NoGpu
 from stormdrop.runtime.cuda.memory import DeviceArray
 from stormdrop.runtime.cuda.recording import BATCH_RUNS, CudaRecording
 from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray, OutputArray
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.image import Port
-from stormdrop.runtime.model import Model, pack
+from stormdrop.runtime.weights import pack
 from tests.support.adder import adder as host_adder
 from tests.support.fake_cuda import FakeCuda, FakeCudaDevice, as_launched
 from tests.support.images import Draft
@@ -122,7 +123,7 @@ def test_a_forked_process_is_told_what_is_wrong_and_frees_nothing() -> None:
     os.waitpid(child, 0)
     with os.fdopen(read) as told:
         text = told.read()
-    assert "is a fork of one that uses CUDA" in text
+    assert "is a fork of a process that uses CUDA" in text
     assert text.endswith("; kept")
 
 
@@ -254,6 +255,18 @@ def test_neighbours_of_a_rotation_are_timed_together_and_each_runs_once() -> Non
     assert device.library.calls.count("cuGraphLaunch") == 4  # 3 to 10, 10 to 20, 20 to 30, 30 to 33
 
 
+def test_a_graph_that_was_used_recently_stays_when_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stormdrop.runtime.cuda.recording.KEPT_GRAPHS", 2)
+    device = FakeCudaDevice()
+    kernel = device.load(adder())
+    counters = [BufferPlace(device.adopt(np.zeros(8, np.uint8))) for _ in range(3)]
+    recording = device.record([BoundCall(kernel, (c, c)) for c in counters])
+    recording.bind([], [])
+    for call in (0, 1, 0, 2, 0):
+        recording.each(range(call, call + 1))
+    assert device.library.calls.count("cuGraphInstantiateWithFlags") == 3
+
+
 def test_memory_of_another_device_is_refused() -> None:
     device = FakeCudaDevice()
     with pytest.raises(TypeError, match="another device"):
@@ -324,7 +337,7 @@ def foreign(memory: Any, array: Any, ordinal: int = 0) -> Any:
 
 
 @pytest.fixture
-def model() -> Model:
+def model() -> FixedModel:
     """y = x @ w on a fake GPU."""
     draft = Draft({"x": (4, 8)}, {"y": (4, 16)}, threads=1)
     names = {"A": draft.port("x"), "C": draft.port("y")}
@@ -333,14 +346,14 @@ def model() -> Model:
     product = sd.Task([sd.compute("C", (i, j), sd.sum(A[i, k] * B[k, j], k))])
     draft.call(product, names, {"B": np.eye(8, 16, dtype=np.float32)})
     image = draft.image()
-    return Model(image, pack(image, lambda n: draft.constants[n]), FakeCudaDevice())
+    return FixedModel(image, pack(image, lambda n: draft.constants[n]), FakeCudaDevice())
 
 
-def uploaded(model: Model, array: Any) -> Any:
+def uploaded(model: FixedModel, array: Any) -> Any:
     return model._on.device.adopt(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
-def test_an_array_of_another_library_is_used_where_it_is(model: Model) -> None:
+def test_an_array_of_another_library_is_used_where_it_is(model: FixedModel) -> None:
     x = np.arange(32, dtype=np.float32).reshape(4, 8)
     y = model(foreign(uploaded(model, x), x))
     assert isinstance(y, DeviceArray)
@@ -353,12 +366,12 @@ def test_an_array_of_another_library_is_used_where_it_is(model: Model) -> None:
     assert isinstance(again["y"], DeviceArray)
 
 
-def test_an_array_that_does_not_fit_is_refused(model: Model) -> None:
+def test_an_array_that_does_not_fit_is_refused(model: FixedModel) -> None:
     x = np.zeros((4, 8), np.float32)
     memory = uploaded(model, np.zeros(64, np.float32))
     cases = {
         "has shape \\(4, 7\\)": foreign(memory, x[:, :7].copy()),
-        "has type float64": foreign(memory, x.astype(np.float64)),
+        r"has type float64; use x.astype\(np.float32\)": foreign(memory, x.astype(np.float64)),
         "is on GPU 1": foreign(memory, x, ordinal=1),
         "not C-contiguous": foreign(memory, np.zeros((4, 16), np.float32)[:, ::2]),
     }
@@ -369,9 +382,12 @@ def test_an_array_that_does_not_fit_is_refused(model: Model) -> None:
         model(foreign(memory, x), out=np.zeros((4, 16), np.float32))
 
 
-def test_numpy_arrays_give_numpy_arrays(model: Model) -> None:
+def test_numpy_arrays_give_numpy_arrays(model: FixedModel) -> None:
     x = np.ones((4, 8), np.float32)
     assert isinstance(model(x), np.ndarray)
+    np.testing.assert_array_equal(model(x.astype(np.float64)), model(x))
+    with pytest.raises(UserError, match=r"use x.astype\(np.float32\)"):
+        model(x.astype(np.int32))
     assert model.inputs == (Port("x", (4, 8), "f32"),)
 
 

@@ -20,12 +20,13 @@ from stormdrop.ops.winograd import winograd_conv2d
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
 from stormdrop.runtime.device import BoundCall, BufferPlace, Device, InputArray, OutputArray
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice
-from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import shared_pool
 from stormdrop.runtime.prepared import PreparedKernel
 from stormdrop.runtime.rotation import Rotation
+from stormdrop.runtime.weights import pack
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target import ALIGN_BYTES, whole_lines
@@ -337,7 +338,7 @@ def test_a_model_runs_and_is_profiled(device: Device, monkeypatch: pytest.Monkey
     hidden = draft.call(layer(N, K, K), {"X": draft.port("x")}, {"W": normal(K, K, seed=8), "b": normal(K)})
     draft.call(layer(N, K, M), {"X": hidden, "Y": draft.port("y")}, WEIGHTS)
     image = draft.image()
-    model = Model(image, pack(image, lambda n: draft.constants[n]), device)
+    model = FixedModel(image, pack(image, lambda n: draft.constants[n]), device)
     x = normal(N, K)
     wanted = right(np.maximum(x @ normal(K, K, seed=8) + normal(K), 0))
     for _ in range(3):
@@ -348,6 +349,6 @@ def test_a_model_runs_and_is_profiled(device: Device, monkeypatch: pytest.Monkey
     def tiny(threads: int) -> Target:
         return replace(detect(threads), l3_bytes=1024)
 
-    monkeypatch.setattr("stormdrop.runtime.model.detect", tiny)  # the weights are cold in the model
+    monkeypatch.setattr("stormdrop.runtime.fixed_model.detect", tiny)  # the weights are cold in the model
     profile = model.profile(x, repeats=3, standalone=True)
     assert [row.standalone is not None and row.standalone > 0 for row in profile.rows] == [True, True]

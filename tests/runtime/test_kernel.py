@@ -74,7 +74,7 @@ def close(found: Array, wanted: Array, dtype: Dtype = "f32") -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_matrix_product_is_right_with_any_number_of_threads(dtype: Dtype, threads: int) -> None:
     a, b = normal(N, K, dtype=dtype), normal(K, M, dtype=dtype)[::-1]
-    kernel = sd.build(product(dtype=dtype), {"B": b}, threads=threads)
+    kernel = sd.build(product(dtype=dtype), constants={"B": b}, threads=threads)
     close(kernel(a), a @ b, dtype)
     assert kernel.threads == threads
     assert str(threads) in repr(kernel)
@@ -83,7 +83,7 @@ def test_a_matrix_product_is_right_with_any_number_of_threads(dtype: Dtype, thre
 def test_out_is_filled_and_returned_and_its_neighbours_are_left_alone() -> None:
     a, b = normal(N, K), normal(K, M)
     around = np.full((N + 2, M), np.nan, np.float32)
-    kernel = sd.build(product(), {"B": b})
+    kernel = sd.build(product(), constants={"B": b})
     given = around[1:-1]
     assert kernel(a, out=given) is given
     close(given, a @ b)
@@ -128,7 +128,7 @@ def test_a_tensor_without_dimensions_takes_a_number() -> None:
 def test_a_task_may_read_constants_only_or_nothing() -> None:
     W, i = sd.tensor("W", (M,), constant=True), sd.axis(M)
     w = normal(M)
-    np.testing.assert_array_equal(sd.build(sd.Task([sd.compute("Y", i, W[i] * 2)]), {"W": w})(), w * 2)
+    np.testing.assert_array_equal(sd.build(sd.Task([sd.compute("Y", i, W[i] * 2)]), constants={"W": w})(), w * 2)
     np.testing.assert_array_equal(sd.build(sd.Task([sd.compute("Y", i, i * 2 + 1)]))(), np.arange(1, 2 * M, 2))
 
 
@@ -259,7 +259,7 @@ def test_nan_and_infinity_anywhere_reach_their_reduction_and_no_other(
 def test_infinity_in_a_product_stays_in_its_row_and_column() -> None:
     a, b = normal(N, K), normal(K, M)
     a[2, 5], a[N - 1, K - 1], b[7, M - 1], b[K - 1, 0] = np.inf, np.nan, -np.inf, np.nan
-    close(sd.build(product(), {"B": b})(a), a @ b)
+    close(sd.build(product(), constants={"B": b})(a), a @ b)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_an_empty_product_keeps_its_constants_to_itself() -> None:
     empty = sd.compute("E", i, sd.sum(X[k] * W[i], k))
     task = sd.Task([empty, sd.compute("Y", i, W[i] + empty[i])])
     w = normal(M)
-    kernel = sd.build(task, {"W": w})
+    kernel = sd.build(task, constants={"W": w})
     before = w.copy()
     w[:] = np.nan
     zero, same = kernel(np.zeros(0, np.float32))
@@ -317,14 +317,14 @@ def test_the_same_artefact_and_thread_count_give_the_same_bits() -> None:
 
 
 def test_a_schedule_of_another_shape_of_the_class_is_refitted() -> None:
-    schedule = sd.build(product(64, 96, 80), {"B": normal(80, 96)}).schedule
+    schedule = sd.build(product(64, 96, 80), constants={"B": normal(80, 96)}).schedule
     a, b = normal(N, K), normal(K, M)
-    close(sd.build(product(), {"B": b}, schedule=schedule)(a), a @ b)
+    close(sd.build(product(), constants={"B": b}, schedule=schedule)(a), a @ b)
 
 
 def test_a_schedule_of_another_class_is_refused() -> None:
     with pytest.raises(sd.ScheduleError, match="class"):
-        sd.build(product(), {"B": normal(K, M)}, schedule=sd.build(moments()).schedule)
+        sd.build(product(), constants={"B": normal(K, M)}, schedule=sd.build(moments()).schedule)
 
 
 # ---- arrays of every kind ---------------------------------------------------------------------------------------
@@ -359,20 +359,20 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 def test_inputs_and_constants_of_any_layout_are_right(layout: str) -> None:
     a, b = normal(N, K), normal(K, M)
     odd = LAYOUTS[layout]
-    close(sd.build(product(), {"B": odd(b)})(odd(a)), a @ b)
+    close(sd.build(product(), constants={"B": odd(b)})(odd(a)), a @ b)
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "read-only"])
 def test_out_of_any_layout_is_filled(layout: str) -> None:
     a, b = normal(N, K), normal(K, M)
     out = LAYOUTS[layout](np.full((N, M), np.nan, np.float32))
-    assert sd.build(product(), {"B": b})(a, out=out) is out
+    assert sd.build(product(), constants={"B": b})(a, out=out) is out
     close(out, a @ b)
 
 
 def test_a_row_repeated_by_a_zero_stride_is_an_input() -> None:
     row, b = normal(1, K), normal(K, M)
-    close(sd.build(product(), {"B": b})(np.broadcast_to(row, (N, K))), np.repeat(row @ b, N, 0))
+    close(sd.build(product(), constants={"B": b})(np.broadcast_to(row, (N, K))), np.repeat(row @ b, N, 0))
 
 
 def test_a_constant_changed_after_the_build_changes_nothing() -> None:
@@ -380,11 +380,20 @@ def test_a_constant_changed_after_the_build_changes_nothing() -> None:
     task = catalogue.build("CBR", [1, 7, 7, 5, 19, 3, 1, 1])
     arrays = {t.name: normal(*t.shape) for t in task.inputs}
     constants = {t.name: arrays[t.name].copy() for t in task.constants}
-    kernel = sd.build(task, constants)
+    kernel = sd.build(task, constants=constants)
     for array in constants.values():
         array[...] = np.nan
     (wanted,) = evaluate(task, arrays).values()
     close(kernel(arrays["X"]), wanted)
+
+
+def test_doubles_are_inputs_and_constants_of_f32() -> None:
+    a, b = normal(N, K, dtype="f64"), normal(K, M, dtype="f64")
+    right = sd.build(product(), constants={"B": b.astype(np.float32)})(a.astype(np.float32))
+    kernel = sd.build(product(), constants={"B": b})
+    np.testing.assert_array_equal(kernel(a), right)
+    np.testing.assert_array_equal(kernel(a.T.copy().T), right)
+    np.testing.assert_array_equal(kernel(a.tolist()), right)
 
 
 # ---- wrong calls ------------------------------------------------------------------------------------------------
@@ -392,7 +401,7 @@ def test_a_constant_changed_after_the_build_changes_nothing() -> None:
 
 @pytest.fixture(scope="module")
 def kernel() -> sd.Kernel:
-    return sd.build(product(), {"B": normal(K, M)})
+    return sd.build(product(), constants={"B": normal(K, M)})
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -406,8 +415,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "one dimension more": (normal(1, N, K), "shape"),
     "a number": (3.0, "shape"),
     "nothing": (None, "shape"),
-    "double": (normal(N, K, dtype="f64"), r"type float64.*astype\(np.float32\)"),
-    "integer": (np.ones((N, K), np.int32), "type int32"),
+    "too large a double": (normal(N, K, dtype="f64") + 1e300, r"type float64 and a finite.*x.astype\(np.float32\)"),
+    "integer": (np.ones((N, K), np.int32), r"type int32; use x.astype\(np.float32\)"),
+    "integers in lists": ([[1] * K] * N, r"type int64; use np.asarray\(x, np.float32\)"),
     "foreign byte order": (normal(N, K).astype(">f4"), "byte order"),
     "objects": (normal(N, K).astype(object), "type object"),
     "ragged": ([[1.0], [2.0, 3.0]], "no array"),
@@ -483,7 +493,7 @@ def test_a_wrong_number_of_outs_is_refused(count: int) -> None:
         ({"B": normal(K, M), "W": normal(3)}, "no constant 'W'; its constants: B"),
         ({"A": normal(N, K), "B": normal(K, M)}, "no constant 'A'"),
         ({"B": normal(M, K)}, r"B: .*shape \(37, 29\)"),
-        ({"B": normal(K, M, dtype="f64")}, "type float64"),
+        ({"B": np.ones((K, M), np.int64)}, r"B: .* has type int64; use x.astype\(np.float32\)"),
         ({"B": normal(K, M).astype(">f4")}, "byte order"),
         ([normal(K, M)], "constants= takes arrays by name"),
     ],
@@ -491,7 +501,7 @@ def test_a_wrong_number_of_outs_is_refused(count: int) -> None:
 )
 def test_wrong_constants_are_refused_by_name(constants: Any, message: str) -> None:
     with pytest.raises(sd.UserError, match=message):
-        sd.build(product(), constants)
+        sd.build(product(), constants=constants)
 
 
 def test_building_what_is_no_task_says_how_to_make_one() -> None:
@@ -524,7 +534,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a reduce axis as an axis of the result": (lambda: sd.compute("Y", K8, X8[K8]), "k is a reduce axis"),
     "an axis of the result reduced over": (lambda: sd.compute("Y", (), sd.sum(X8[I8], I8)), "i is a spatial axis"),
     "a reduction over nothing": (lambda: sd.compute("Y", I8, sd.sum(X8[I8])), "at least one reduce axis"),
-    "a reduction inside a body": (lambda: sd.compute("Y", I8, sd.sum(X8[K8], K8) + 1.0), "whole body"),
     "a number as an axis": (lambda: sd.compute("Y", (wrong(8),), X8[I8]), r"Y: 8 is no axis.*sd\.axis\(8\)"),
     "a float index": (lambda: X8[wrong(1.0)], "index must be an integer, but 1.0 is float"),
     "a float in an index": (lambda: X8[I8 * 0.5], "0.5 is a float"),
@@ -550,7 +559,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a negative extent": (lambda: sd.tensor("Z", (-1,)), "Z: bad shape"),
     "a fractional extent": (lambda: sd.tensor("Z", (wrong(1.5),)), "Z: bad shape"),
     "a fractional axis": (lambda: sd.axis(wrong(1.5)), "extent is a non-negative integer"),
-    "an unknown type": (lambda: sd.tensor("Z", (8,), wrong("f8")), "Z: unknown element type 'f8'.*f32"),
+    "an unknown type": (lambda: sd.tensor("Z", (8,), wrong("f9")), "Z: unknown element type 'f9'.*f32"),
     "a float among integers": (lambda: INT8[I8] * 1.5, "1.5 is a float.*i32"),
     "an integer that does not fit": (lambda: INT8[I8] + 2**40, f"{2**40} does not fit.*i32"),
     "two types": (lambda: X8[I8] + INT8[I8], "f32 and i32.*cast"),
@@ -586,3 +595,33 @@ def test_a_task_takes_a_single_tensor_and_a_tensor_a_single_extent() -> None:
 def test_iterating_over_a_tensor_ends_at_once() -> None:
     with pytest.raises(TypeError, match="X"):
         list(X8)
+
+
+# ---- code as text
+
+
+def test_a_kernel_shows_its_loops_its_ir_and_its_assembly() -> None:
+    kernel = sd.build(product(), constants={"B": normal(K, M)})
+    loops = kernel.show()
+    assert loops == kernel.show("loops")
+    assert "for " in loops
+    assert "define " in kernel.show("ir")
+    assert "ret" in kernel.show("asm")
+    assert "define " not in kernel.show("asm")
+    assert repr(loops) == str(loops)  # a prompt shows lines, not \\n
+    assert len(loops.splitlines()) > 3
+
+
+def test_a_kernel_shows_the_code_of_its_own_schedule() -> None:
+    task, target = product(64, 64, 64), sd.detect()
+    space = sd.sketches(task, target)
+    schedules = [s.schedule(p) for s in space for p in s.sample_legal(2, rng())]
+    b = normal(64, 64)
+    assert len({sd.build(task, constants={"B": b}, schedule=schedule).show() for schedule in schedules}) > 1
+
+
+def test_a_kernel_without_code_and_another_level_are_refused() -> None:
+    with pytest.raises(sd.UserError, match="'loops', 'ir' or 'asm', not as 'llvm'"):
+        sd.build(product(), constants={"B": normal(K, M)}).show("llvm")
+    with pytest.raises(sd.UserError, match="extent 0"):
+        sd.build(product(0), constants={"B": normal(K, M)}).show()

@@ -179,7 +179,12 @@ def test_a_call_during_interpreter_exit_works() -> None:
 
 def test_a_build_during_interpreter_exit_works() -> None:
     assert (
-        run(PRELUDE + 'atexit.register(lambda: print(right(sd.build(task, {"B": b}, threads=2))))\n' + BUILD + USE)
+        run(
+            PRELUDE
+            + 'atexit.register(lambda: print(right(sd.build(task, constants={"B": b}, threads=2))))\n'
+            + BUILD
+            + USE
+        )
         == "right\nright"
     )
 

@@ -25,10 +25,11 @@ from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.ops import catalogue
 from stormdrop.runtime.device import Account
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.image import Address, Image, Port
-from stormdrop.runtime.model import Model, pack
-from stormdrop.runtime.profile import Profile, profile_of
+from stormdrop.runtime.profile import Profile, ProfileRow, profile_of
 from stormdrop.runtime.verify import verify
+from stormdrop.runtime.weights import pack
 from stormdrop.target.scope import Scope
 from tests.support.images import Draft, poisoned
 
@@ -92,7 +93,7 @@ X, U = normal(N, K), normal(N, M, seed=6)
 
 
 @cache
-def shared_model() -> Model:
+def shared_model() -> FixedModel:
     return two_layers().model()
 
 
@@ -196,7 +197,7 @@ def test_a_step_without_phases_does_nothing() -> None:
         image, kernels=(*image.kernels, nothing), calls=(idle, image.calls[0], idle, idle, *image.calls[1:], idle)
     )
     sources = [0, 0, 0, 0, 1, 2, 0]
-    model = Model(image, pack(image, lambda n: draft.constants[sources[n]]))
+    model = FixedModel(image, pack(image, lambda n: draft.constants[sources[n]]))
     for found, right in zip(model(X, U), wanted(X, U)):
         close(found, right)
     assert len(model.profile(X, U, repeats=2).rows) == 7
@@ -263,7 +264,7 @@ WRONG_CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
     "too few": ((X,), rf"tiny takes 2 arrays \(x: f32\[{N}, {K}\], u: .*\), not 1"),
     "too many": ((X, U, U), "not 3"),
     "shape": ((X.T, U), rf"input for x: f32.* has shape \({K}, {N}\); it must be \({N}, {K}\)"),
-    "type": ((X, U.astype(np.float64)), r"input for u: .* has type float64; use array.astype\(np.float32\)"),
+    "type": ((X, U.astype(np.int64)), r"input for u: .* has type int64; use x.astype\(np.float32\)"),
     "byte order": ((X.astype(">f4"), U), "foreign byte order"),
     "no array": (([[1.0], [2.0, 3.0]], U), "x: .* is no array"),
 }
@@ -301,7 +302,7 @@ def test_wrong_outputs_are_refused() -> None:
         ([fixed, good[1]], "y: .*read-only"),
         ([good[0], U], "overlaps an input"),
         ([good[0], good[0]], "overlap"),
-        ([good[0].astype(np.float64), good[1]], "astype"),
+        ([good[0].astype(np.float64), good[1]], rf"type float64; give np.empty\(\({N}, {M}\), np.float32\)"),
     ]
     for out, message in mistakes:
         with pytest.raises(sd.UserError, match=message):
@@ -379,7 +380,7 @@ def test_constants_are_asked_for_step_by_step_and_dropped_before_the_next() -> N
         return arrays
 
     image = draft.image()
-    model = Model(image, pack(image, constants))
+    model = FixedModel(image, pack(image, constants))
     assert sorted(n for n, _ in given) == [0, 0, 1, 1]  # the last step has none
     close(model(X, U)[0], wanted(X, U)[0])
 
@@ -393,7 +394,7 @@ def test_steps_with_the_same_weights_are_packed_once() -> None:
     draft.calls[1] = replace(draft.calls[1], addresses=tuple(a or b for a, b in zip(kept, draft.calls[1].addresses)))
     asked: list[int] = []
     image = draft.image()
-    model = Model(image, pack(image, lambda n: asked.append(n) or layer))
+    model = FixedModel(image, pack(image, lambda n: asked.append(n) or layer))
     x = normal(N, N, seed=9)
     right = np.maximum(np.maximum(x @ layer["W"] + layer["b"], 0) @ layer["W"] + layer["b"], 0)
     close(model(x), right)
@@ -412,10 +413,10 @@ def test_weights_may_lie_anywhere_but_must_be_all_there() -> None:
     image = draft.image()
     weights = pack(image, lambda n: draft.constants[n])
     shifted = np.concatenate([np.zeros(1, np.uint8), weights])[1:]
-    for found, right in zip(Model(image, shifted)(X, U), wanted(X, U)):
+    for found, right in zip(FixedModel(image, shifted)(X, U), wanted(X, U)):
         close(found, right)
     with pytest.raises(sd.UserError, match=rf"tiny needs {image.weights_bytes} bytes of weights, not uint8\[5\]"):
-        Model(image, weights[:5])
+        FixedModel(image, weights[:5])
 
 
 # ---- damaged images ---------------------------------------------------------------------------------------------
@@ -460,7 +461,7 @@ def test_a_damaged_image_is_refused(damage: str) -> None:
     image = two_layers().image()
     verify(image)
     with pytest.raises(sd.UserError, match=message):
-        Model(harm(image), np.zeros(image.weights_bytes, np.uint8))
+        FixedModel(harm(image), np.zeros(image.weights_bytes, np.uint8))
 
 
 # ---- timing -----------------------------------------------------------------------------------------------------
@@ -520,11 +521,23 @@ def test_a_profile_is_a_table_for_people_and_plain_data_for_programs() -> None:
     lines = str(profile).splitlines()
     assert lines[0].startswith("tiny: ")
     assert "3 kernels, 2 threads" in lines[0]
-    assert [line.split()[-1] for line in lines[1:]] == ["kernel", "first", "second", "sum"]
+    assert lines[1].split()[-3:] == ["kernel", "node", "shapes"]
+    assert [line.split()[-3:] for line in lines[2:]] == [[label, "–", "–"] for label in ("first", "second", "sum")]
     data: Any = json.loads(json.dumps(profile.to_json()))
     assert [row["label"] for row in data["rows"]] == ["first", "second", "sum"]
-    row = replace(profile.rows[0], label="a\x1b[31m\nb")
+    row = replace(profile.rows[0], label="a\x1b[31m\nb", node="\x1b[0mc")
+    assert "\\x1b[0mc" in str(Profile("m", 1, 1, 1.0, 1.0, (row,)))
     assert "a\\x1b[31m\\nb" in str(Profile("m", 1, 1, 1.0, 1.0, (row,)))
+
+
+def test_a_row_of_a_profile_names_the_task_the_shapes_and_the_node() -> None:
+    row = ProfileRow("Conv3x3", "d", 1, 1e-3, id="t3", shapes="1x4x4x8, 3x3x8x8 → 1x4x4x8", node="block/conv")
+    copy = ProfileRow("Copy", "e", 1, 2e-3)
+    lines = str(Profile("m", 1, 1, 3e-3, 1.0, (row, copy))).splitlines()
+    assert lines[2].split()[0] == "t3"
+    assert lines[2].endswith("Conv3x3  block/conv  1x4x4x8, 3x3x8x8 → 1x4x4x8")
+    assert lines[3].split()[0] == "–"
+    assert lines[4] == "stormdrop show MODEL t3 shows how a task is computed"
 
 
 def test_bench_gives_the_seconds_of_each_run_and_computes() -> None:

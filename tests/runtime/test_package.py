@@ -23,9 +23,9 @@ from stormdrop.errors import UserError
 from stormdrop.runtime import package
 from stormdrop.runtime.artifact import SLACK_BYTES
 from stormdrop.runtime.compatible import required_features, unfit
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.model import Model
 from stormdrop.runtime.package import load, save
 from stormdrop.target.cpu import cross
 from tests.support.two_steps import two_steps
@@ -79,7 +79,7 @@ def test_a_model_comes_back_with_the_same_code_numbers_and_names(tmp_path: Path)
     assert same(again, image)
     assert np.array_equal(read, weights)
     x = np.random.default_rng(1).standard_normal((33, 65)).astype(np.float32)
-    assert np.array_equal(Model(again, read)(x), Model(image, weights)(x))
+    assert np.array_equal(FixedModel(again, read)(x), FixedModel(image, weights)(x))
 
 
 def test_weights_are_aligned_read_only_and_followed_by_memory_that_may_be_read(saved: Path) -> None:
@@ -166,6 +166,20 @@ def test_no_single_byte_can_change(saved: Path, tmp_path: Path) -> None:
         data[at] = was
     path.write_bytes(data)
     load(path)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_older_format_has_calls_without_ids_and_nodes(saved: Path, tmp_path: Path, version: int) -> None:
+    header, code, weights = sections(saved.read_bytes())
+    tree: Any = json.loads(header)
+    if version == 1:
+        tree.pop("groups", None)
+    for step in tree["steps"]:
+        for name in ("id", "shapes", "node"):
+            del step[name]
+    (tmp_path / "old.sd").write_bytes(sealed(json.dumps(tree).encode(), code, weights, version))
+    image, _ = load(tmp_path / "old.sd")
+    assert {(call.id, call.shapes, call.node) for call in image.calls} == {("", "", "")}
 
 
 def test_a_newer_format_is_told_from_damage(saved: Path, tmp_path: Path) -> None:

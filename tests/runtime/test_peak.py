@@ -1,7 +1,6 @@
 """Peaks are positive, survive the disk, and never come from a file that cannot be trusted. No time is asserted."""
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -30,6 +29,7 @@ from stormdrop.runtime.peak import (
 )
 from stormdrop.target.cpu import ISAS, Cpu, cross
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak
+from tests.support.remarks import remarks
 
 Floats = npt.NDArray[np.float32]
 STREAMS: tuple[Stream, ...] = ("read", "triad")
@@ -143,14 +143,14 @@ def test_one_thread_makes_one_row_a_level(target: Cpu) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_what_a_busy_machine_measures_is_not_kept(
-    target: Cpu, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    target: Cpu, cache: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     def always(peak: Peak) -> bool:
         return True
 
     monkeypatch.setattr(module, "_is_too_slow", always)
     measure_peak(target)
-    assert "busy" in caplog.text
+    assert "busy" in " ".join(remarks(recwarn))
     assert not cache.exists()
 
 
@@ -191,23 +191,22 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_corrupt_file_is_ignored_with_a_warning(
-    target: Cpu, caplog: pytest.LogCaptureFixture, damage: Callable[[str], str]
+    target: Cpu, recwarn: pytest.WarningsRecorder, damage: Callable[[str], str]
 ) -> None:
     calibration.save_peak(target, made_up(target))
     path = calibration._path("peak", target)
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
-    with caplog.at_level(logging.WARNING):
-        assert calibrated(target) is target
-    assert "is ignored" in caplog.text
+    assert calibrated(target) is target
+    assert "is ignored" in " ".join(remarks(recwarn))
 
 
 def test_an_unwritable_cache_is_a_warning(
-    target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
     calibration.save_peak(target, made_up(target))
-    assert "cannot be kept" in caplog.text
+    assert "cannot be kept" in " ".join(remarks(recwarn))
     assert calibrated(target) is target
 
 

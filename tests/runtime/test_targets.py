@@ -19,9 +19,9 @@ from stormdrop.runtime.cuda.context import Attribute
 from stormdrop.runtime.cuda.device import EMPTY, SPIN, cuda_device
 from stormdrop.runtime.cuda.driver import NoGpu
 from stormdrop.runtime.cuda.peak import GpuPeak, known_gpu_peak, measure_gpu_peak
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
-from stormdrop.runtime.model import Model
 from stormdrop.runtime.open_model import load_compiled
 from stormdrop.runtime.package import load
 from stormdrop.runtime.targets import target_for
@@ -183,7 +183,7 @@ def image() -> Image:
 
 
 def test_a_model_for_a_gpu_that_is_not_here_is_saved_and_read_but_not_run(tmp_path: Path) -> None:
-    model, path = Model(image(), np.zeros(0, np.uint8)), tmp_path / "m.sd"
+    model, path = FixedModel(image(), np.zeros(0, np.uint8)), tmp_path / "m.sd"
     assert repr(model) == "<model m, 1 kernel, sm_90>"
     model.save(path)
     found, _ = load(path)
@@ -196,7 +196,7 @@ def test_a_model_for_a_gpu_that_is_not_here_is_saved_and_read_but_not_run(tmp_pa
 
 def test_a_file_for_another_architecture_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "m.sd"
-    Model(replace(image(), cpu="sm_80"), np.zeros(0, np.uint8)).save(path)
+    FixedModel(replace(image(), cpu="sm_80"), np.zeros(0, np.uint8)).save(path)
 
     def fake(ordinal: int) -> FakeCudaDevice:
         return FakeCudaDevice()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
 
 from stormdrop.errors import UserError
+from stormdrop.runtime.open_model import load_compiled
+from stormdrop.runtime.package import save
+from stormdrop.runtime.targets import target_for
 from stormdrop.runtime.threads import available_cpus, thread_count
+from tests.support.two_steps import two_steps
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +86,33 @@ def test_a_version_1_container_whose_path_is_the_hosts_uses_the_mount(tmp_path: 
 
 def test_nonsense_in_the_files_is_no_limit(tmp_path: Path) -> None:
     assert available_cpus(fake_root(tmp_path, "garbage\n0::/\n", {"cpu.max": "what\n"})) == 16
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stormdrop.runtime.threads.available_cpus", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_more_threads_than_cpus_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="999 threads on 2 CPUs take turns.*give 2 or fewer"):
+        assert target_for(None, 999).threads == 999
+    monkeypatch.setenv("STORMDROP_THREADS", "3")
+    with pytest.warns(UserWarning, match="3 threads on 2 CPUs"):
+        target_for("host")
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_a_file_run_with_more_threads_than_cpus_is_warned_of(tmp_path: Path) -> None:
+    image, weights = two_steps(threads=2)
+    save(tmp_path / "m.sd", image, weights)
+    with pytest.warns(UserWarning, match="3 threads on 2 CPUs"):
+        load_compiled(tmp_path / "m.sd", threads=3)
+
+
+@pytest.mark.usefixtures("two_cpus")
+def test_as_many_threads_as_cpus_and_other_machines_are_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert target_for(None, 2).threads == 2
+        assert target_for("cuda:sm_80", 999).cpu == "sm_80"

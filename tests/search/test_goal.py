@@ -7,19 +7,22 @@ from math import sqrt
 
 import pytest
 
-from stormdrop.search.goal import GeometricMean, Goal, LatencyTargets, TotalLatency
+from stormdrop.search.goal import GeometricMean, Goal, LatencyTargets, TotalLatency, WeightedLatency
 
 LATENCIES = [2e-3, 5e-3, 30e-3]
 
 
 def test_values_are_sums_excesses_and_means() -> None:
     assert TotalLatency().value(LATENCIES) == pytest.approx(37e-3)
+    assert WeightedLatency((1, 3, 0.5)).value(LATENCIES) == pytest.approx(32e-3)
     assert LatencyTargets((1e-3, 9e-3, 20e-3)).value(LATENCIES) == pytest.approx(11e-3)
     assert GeometricMean().value([4e-3, 9e-3]) == pytest.approx(sqrt(36e-6))
 
 
 @pytest.mark.parametrize(
-    "goal", [TotalLatency(), LatencyTargets((1e-3, 9e-3, 20e-3)), GeometricMean()], ids=lambda g: type(g).__name__
+    "goal",
+    [TotalLatency(), WeightedLatency((1, 3, 0.5)), LatencyTargets((1e-3, 9e-3, 20e-3)), GeometricMean()],
+    ids=lambda g: type(g).__name__,
 )
 def test_slopes_are_the_derivatives(goal: Goal) -> None:
     def moved(k: int, step: float) -> Sequence[float]:

@@ -31,7 +31,7 @@ from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Timing
 from stormdrop.ops.broadcast import elementwise
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import Record
+from stormdrop.reservoir.record import Record, versions
 from stormdrop.reservoir.store import Store
 from stormdrop.search.droplet import Droplet
 from stormdrop.search.replay import run_on_table
@@ -40,7 +40,7 @@ from stormdrop.search.settings import TuneSettings
 from stormdrop.search.storm import StormSettings
 from stormdrop.search.strategies import STRATEGIES, Context, StrategyFactory
 from stormdrop.search.strategy import Strategy, candidate
-from stormdrop.search.tune import tune, versions
+from stormdrop.search.tune import tune
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target

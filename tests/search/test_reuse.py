@@ -13,13 +13,13 @@ from stormdrop.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Result, Timing
 from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import DEFAULT, DONOR, Record
+from stormdrop.reservoir.record import DEFAULT, DONOR, Record, versions
 from stormdrop.reservoir.store import Store
 from stormdrop.search.divide import Standing
 from stormdrop.search.events import Warned
 from stormdrop.search.reuse import refitted, related
 from stormdrop.search.settings import TuneSettings
-from stormdrop.search.tune import cost_model, tune, versions
+from stormdrop.search.tune import cost_model, tune
 from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
@@ -141,7 +141,7 @@ def test_records_say_that_a_candidate_came_from_a_donor() -> None:
 
 
 def test_a_wrong_mode_and_a_name_in_place_of_names_are_refused() -> None:
-    with pytest.raises(UserError, match="one of seed, only, off"):
+    with pytest.raises(UserError, match="unknown; give seed, only, off"):
         tune(TASK, TARGET, measurer=Replay(), reuse="always")
     with pytest.raises(UserError, match="list of names"):
         tune(TASK, TARGET, measurer=Replay(), donors="resnet18")

@@ -9,7 +9,15 @@ from math import comb
 import numpy as np
 import pytest
 
-from stormdrop.search.statistics import gain_of_medians, p_faster, rank_sum_p, relative_noise, signed_rank_p
+from stormdrop.search.statistics import (
+    UNSURE,
+    gain_of_medians,
+    p_faster,
+    paired_speedup,
+    rank_sum_p,
+    relative_noise,
+    signed_rank_p,
+)
 
 
 def mean_ranks(values: Sequence[float]) -> list[float]:
@@ -96,3 +104,26 @@ def test_gains_and_noise_ignore_outliers() -> None:
     assert gain_of_medians([0.98, 0.98, 50.0], [1.0, 1.0, 1.0]) == pytest.approx(0.02)
     assert relative_noise([1.0] * 9 + [100.0]) == 0.0
     assert relative_noise(np.random.default_rng(0).normal(5.0, 0.1, 4000).tolist()) == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_interval_holds_the_ratios_that_the_signed_rank_test_does_not_refute(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    fast, slow = rng.lognormal(0.0, 0.1, 12), rng.lognormal(0.1, 0.1, 12)
+    speedup = paired_speedup(fast.tolist(), slow.tolist())
+    assert speedup.low < speedup.ratio < speedup.high
+    gains = np.log(slow / fast)
+
+    def refuted(ratio: float) -> bool:
+        moved = (gains - np.log(ratio)).tolist()
+        return min(signed_rank_p(moved), signed_rank_p([-g for g in moved])) <= UNSURE / 2
+
+    assert [refuted(r) for r in (speedup.low * 0.9999, speedup.low * 1.0001)] == [True, False]
+    assert [refuted(r) for r in (speedup.high * 1.0001, speedup.high * 0.9999)] == [True, False]
+
+
+def test_too_few_rounds_prove_nothing() -> None:
+    speedup = paired_speedup([1.0] * 5, [2.0] * 5)
+    assert (speedup.ratio, speedup.low, speedup.high) == (pytest.approx(2.0), 0.0, np.inf)
+    assert not speedup.is_certain
+    assert paired_speedup([1.0] * 6, [2.0] * 6).is_certain

@@ -79,7 +79,7 @@ def test_what_cannot_be_a_rule_is_refused(rule: Any, told: str) -> None:
 
 def test_a_rule_that_was_made_with_arguments_does_not_travel() -> None:
     assert references((Limited(),)) == [f"{MODULE}:Limited"]
-    with pytest.raises(UserError, match="give it no arguments"):
+    with pytest.raises(UserError, match="construct it without arguments"):
         references((Limited(most=2),))
 
 
@@ -87,7 +87,7 @@ def test_a_class_inside_a_function_does_not_travel() -> None:
     class Mine(Reverse):
         pass
 
-    with pytest.raises(UserError, match="must be a class at the top of a module"):
+    with pytest.raises(UserError, match="define a class at the top of a module"):
         references((Mine(),))
 
 
@@ -96,7 +96,7 @@ def test_a_class_of_a_module_without_a_file_does_not_travel(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "made_here", made)
     mine = type("Mine", (Reverse,), {"__module__": "made_here"})
     made.__dict__["Mine"] = mine
-    with pytest.raises(UserError, match="put it in a module"):
+    with pytest.raises(UserError, match="move the class to a module"):
         references((mine(),))
 
 

@@ -1,7 +1,8 @@
 """docs/api.md from the docstrings of all public names: `python -m tests.support.api_reference` writes it.
 
 Signatures are read from the source: defaults stand there as they are written. Of an overloaded function the
-implementation counts, which shows every option.
+implementation counts, which shows every option. The members of a class are its methods, properties and annotated
+attributes; a string after an attribute is its docstring.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import stormdrop
@@ -20,17 +24,20 @@ import stormdrop
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 ROOT = PAGE.parents[1]
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Models": ("compile", "load", "load_compiled", "Model", "Pool", "CompiledModule", "Graph", "CustomOperator"),
+    "Models": (
+        *("compile", "load", "load_compiled", "export_library", "Model", "OpenModel", "MixedModel", "Pool"),
+        *("CompiledModule", "Graph", "CustomOperator"),
+    ),
     "Tuning": ("tune", "Tuned", "TunedModel", "Store"),
     "Tasks and kernels": ("tensor", "axis", "reduce_axis", "compute", "Task", "Tensor", "Variant", "build", "Kernel"),
     "Expressions": (
         *("cast", "where", "equal", "maximum", "minimum", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt"),
-        *("erf", "sum", "prod", "max", "min"),
+        *("erf", "sum", "prod", "mean", "max", "min"),
     ),
     "Schedules and targets": ("sketches", "Sketch", "Schedule", "Rule", "RULES", "detect", "Target"),
     "Errors": (
-        *("StormdropError", "UserError", "ModelError", "UnsupportedOperator"),
-        *("ScheduleError", "BuildError", "RunError", "Timeout"),
+        *("StormdropError", "UserError", "ModelError", "Unsupported", "UnsupportedOperator"),
+        *("ScheduleError", "BuildError", "RunError", "Timeout", "StormdropWarning"),
     ),
 }
 ELSEWHERE = {"CompiledModule": "stormdrop.pytorch.compiled"}
@@ -47,9 +54,18 @@ INTERNAL = {"Pool": {"run", "run_alone", "bench", "profile", "account", "pin"}}
 Definition = ast.FunctionDef | ast.ClassDef
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A public attribute, property or method of a class: its heading on the page, and its docstring."""
+
+    name: str
+    heading: str
+    text: str
+
+
 def page() -> str:
     """The whole page."""
-    names = {name for name in stormdrop.__all__ if name != "__version__"} | set(ELSEWHERE)
+    names = _public_names()
     sections = dict(SECTIONS)
     if rest := tuple(sorted(names - {name for listed in SECTIONS.values() for name in listed})):
         sections["Others"] = rest
@@ -68,8 +84,12 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
+def _public_names() -> set[str]:
+    return {name for name in stormdrop.__all__ if name != "__version__"} | set(ELSEWHERE)
+
+
 def _entry(name: str) -> Iterator[str]:
-    found = _found(name)
+    found = definition(name)
     if found is None:
         yield f"### {name}"
         yield ""
@@ -82,19 +102,33 @@ def _entry(name: str) -> Iterator[str]:
         yield from _fenced(_signature(shown, found))
         yield from _text(found)
         return
-    bases = [ast.unparse(base) for base in found.bases]
-    yield from _fenced(f"class {shown}" + (f"({', '.join(bases)})" if bases else ""))
+    bases = ", ".join(ast.unparse(base) for base in found.bases)
+    yield from _fenced(f"class {shown}({bases})" if bases else f"class {shown}")
     yield from _text(found)
-    for part in _members(name, found):
-        decorated = {ast.unparse(d).partition("(")[0] for d in part.decorator_list}
-        is_value = bool(decorated & {"property", "cached_property"})
-        returns = f": {ast.unparse(part.returns)}" if is_value and part.returns else ""
-        yield from _fenced(f"{part.name}{returns}" if is_value else _signature(part.name, part))
-        yield from _text(part)
+    yield from _member_lines(name, found)
 
 
-def _found(name: str) -> Definition | None:
-    """The definition of a public name; None for a value."""
+def _member_lines(name: str, kind: ast.ClassDef) -> Iterator[str]:
+    """Yields the entries of a class's members, and the names of members that have their entries at a base.
+
+    An override without a docstring counts as inherited.
+    """
+    bases = bases_of(name)
+    first = next((k for k, base in enumerate(bases) if base.name in _public_names()), len(bases))
+    inherited = dict.fromkeys(member.name for base in bases for member in members(base))
+    shown = set(INTERNAL.get(name, ()))
+    own = [member for member in members(kind) if member.text or member.name not in inherited]
+    for member in (*own, *(member for base in bases[:first] for member in members(base))):
+        if member.name not in shown:
+            shown.add(member.name)
+            yield from _fenced(member.heading)
+            yield from (*member.text.splitlines(), "")
+    if rest := [f"`{other}`" for other in inherited if other not in shown]:
+        yield from (*wrap(f"Inherited from `sd.{bases[first].name}`: {', '.join(rest)}.", 120), "")
+
+
+def definition(name: str) -> Definition | None:
+    """Returns the definition of a public name; None for a value."""
     if name in ELSEWHERE:
         return _definitions(ELSEWHERE[name])[name]
     thing: Any = getattr(stormdrop, name)
@@ -113,18 +147,41 @@ def _definitions(module: str) -> dict[str, Definition]:
     return {node.name: node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
-def _members(name: str, found: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    """Public methods and properties that say what they do, and calling; inherited ones last."""
+def bases_of(name: str) -> list[ast.ClassDef]:
+    """Returns the definitions of a public class's bases in this package, the nearest first."""
     kinds = [] if name in ELSEWHERE else getattr(stormdrop, name).__mro__[1:]
-    inherited = [_definitions(k.__module__).get(k.__name__) for k in kinds if k.__module__.startswith("stormdrop.")]
-    seen: set[str] = set()
-    for part in (found, *inherited):
-        for node in part.body if part is not None else ():
-            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) and node.name not in seen:
-                seen.add(node.name)
-                is_public = not node.name.startswith("_") and node.name not in INTERNAL.get(name, ())
-                if is_public or node.name == "__call__":
-                    yield node
+    found = [_definitions(k.__module__).get(k.__name__) for k in kinds if k.__module__.startswith("stormdrop.")]
+    return [base for base in found if isinstance(base, ast.ClassDef)]
+
+
+def members(kind: ast.ClassDef) -> list[Member]:
+    """Returns the public members that a class defines, and calling, in the order of the source."""
+    found: dict[str, Member] = {}
+    for node, after in zip_longest(kind.body, kind.body[1:]):
+        match node:
+            case ast.FunctionDef(name=name):
+                found[name] = Member(name, _heading(node), ast.get_docstring(node) or "")
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation):
+                found[name] = Member(name, f"{name}: {ast.unparse(annotation)}", _string(after))
+            case _:
+                pass
+    return [member for name, member in found.items() if not name.startswith("_") or name == "__call__"]
+
+
+def _heading(method: ast.FunctionDef) -> str:
+    decorated = {ast.unparse(d).partition("(")[0] for d in method.decorator_list}
+    if not decorated & {"property", "cached_property"}:
+        return _signature(method.name, method)
+    return method.name + (f": {ast.unparse(method.returns)}" if method.returns else "")
+
+
+def _string(node: ast.stmt | None) -> str:
+    """Returns the text of a statement that is a string, as a docstring is read; empty for other statements."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return inspect.cleandoc(text)
+        case _:
+            return ""
 
 
 def _signature(name: str, function: ast.FunctionDef) -> str:

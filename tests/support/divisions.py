@@ -22,7 +22,7 @@ from stormdrop.search.divide import Divide, Round, Standing, worth_a_round
 from stormdrop.search.model_task import FLOOR_TRUST
 from stormdrop.search.session import Session
 from stormdrop.search.strategies import STRATEGIES
-from stormdrop.search.tools import Origin, Tools
+from stormdrop.search.tools import RecordOrigin, Tools
 from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS
 from stormdrop.space.judge import judge_of
 from tests.support.tables import formula_table
@@ -87,7 +87,7 @@ class _Meter(TableMeasurer):
 def recorded(table: Table, seed: int) -> RecordedTask:
     """A search of a table to its end. A round's `seconds` are trials."""
     meter, features = _Meter(table, seed), judge_of(table.target).features
-    origin = Origin("replay", seed, Versions("", "", features.version))
+    origin = RecordOrigin("replay", seed, Versions("", "", features.version))
     cost = CostModel(features, MODEL_SETTINGS.cost)
     tools = Tools(table.target, meter, STRATEGIES["storm+droplet"], origin, cost, settings=MODEL_SETTINGS)
     session = Session(table.task, tools, spaces=table.spaces)

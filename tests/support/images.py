@@ -12,11 +12,12 @@ from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.tensor import Task
 from stormdrop.runtime.artifact import Artifact
 from stormdrop.runtime.building import build_artifact
+from stormdrop.runtime.fixed_model import FixedModel
 from stormdrop.runtime.host import detect
 from stormdrop.runtime.host_device import HostDevice, HostMemory
 from stormdrop.runtime.image import Address, Image, KernelCall, Port
-from stormdrop.runtime.model import Model, pack
 from stormdrop.runtime.pool import Pool, shared_pool
+from stormdrop.runtime.weights import pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope
@@ -102,9 +103,9 @@ class Draft:
             target.features,
         )
 
-    def model(self) -> Model:
+    def model(self) -> FixedModel:
         image = self.image()
-        return Model(image, pack(image, lambda n: self.constants[n]), WatchedDevice(shared_pool(self.threads)))
+        return FixedModel(image, pack(image, lambda n: self.constants[n]), WatchedDevice(shared_pool(self.threads)))
 
 
 class WatchedDevice(HostDevice):
@@ -119,7 +120,7 @@ class WatchedDevice(HostDevice):
         return self.given[-1]
 
 
-def poisoned(model: Model) -> None:
+def poisoned(model: FixedModel) -> None:
     """Fill all working memory of the calls so far with bytes that are NaN in any float."""
     device = model._on.device
     assert isinstance(device, WatchedDevice)

@@ -11,7 +11,6 @@ empty needs none.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ import onnx.numpy_helper
 import onnx.reference
 
 from stormdrop.compare.interpreter import interpret
+from stormdrop.driver.choose import Choice
 from stormdrop.driver.compile import tasks_of
 from stormdrop.driver.model_build import build_model
 from stormdrop.errors import UserError
@@ -137,7 +137,7 @@ def kernels_only() -> Generator[None]:
 
 
 def run_compiled(graph: Graph, inputs: Mapping[str, Any]) -> tuple[list[Any], int]:
-    model = build_model(tasks_of(graph), detect(1), lambda task: None)
+    model = build_model(tasks_of(graph), detect(1), lambda task: Choice())
     with kernels_only():
         results = model.run(inputs)
     return list(results.values()), len(model.image.calls)
@@ -209,7 +209,6 @@ def outcomes(cases: Sequence[Any], interpret: bool = False) -> Iterator[Outcome]
 
 
 def main() -> None:
-    logging.getLogger("stormdrop").setLevel(logging.ERROR)
     words = [a for a in sys.argv[1:] if not a.startswith("--")]
     cases = all_cases()
     if len(words) >= 2 and words[0].isdigit():

@@ -115,3 +115,55 @@ def decoder(layers: int = 2, width: int = 32, heads: int = 4, words: int = 50, m
     nodes.append(helper.make_node("MatMul", [norm(x), weight(width, words)], ["logits"]))
     ports = {"ids": ("i64", ["batch", "sequence"])}
     return open_onnx(nodes, ports, {"logits": ("f32", ["batch", "sequence", words])}, constants, "decoder")
+
+
+def _image_weights(channels: int = 8, inputs: int = 3) -> Array:
+    return np.random.default_rng(3).standard_normal((channels, inputs, 1, 1)).astype(np.float32)
+
+
+def detector() -> ModelProto:
+    """A feature pyramid of two levels. The upper one, 16 times as large, only fits for images of multiples of 32."""
+    nodes = [
+        helper.make_node("Conv", ["x", "fine.weight"], ["fine"], "fine", strides=[2, 2]),
+        helper.make_node("Conv", ["fine", "coarse.weight"], ["coarse"], "coarse", strides=[16, 16]),
+        helper.make_node("Resize", ["coarse", "", "scales"], ["upsampled"], "upsampled", mode="nearest"),
+        helper.make_node("Add", ["fine", "upsampled"], ["sum"], "merge"),
+        helper.make_node("Sigmoid", ["sum"], ["y"]),
+    ]
+    constants = {
+        "fine.weight": _image_weights(),
+        "coarse.weight": _image_weights(inputs=8),
+        "scales": np.array([1, 1, 16, 16], np.float32),
+    }
+    ports = {"x": ("f32", ["batch", 3, "height", "width"])}
+    return open_onnx(nodes, ports, {"y": ("f32", ["batch", 8, "rows", "columns"])}, constants, "detector")
+
+
+def recogniser() -> ModelProto:
+    """Text lines: heights of 48 and 64 leave one row, greater ones several; smaller ones do not fit into a window."""
+    nodes = [
+        helper.make_node("Conv", ["x", "weight"], ["cells"], "cells", strides=[16, 4]),
+        helper.make_node("AveragePool", ["cells"], ["row"], "pool", kernel_shape=[3, 2], strides=[3, 2]),
+        helper.make_node("Squeeze", ["row", "axes"], ["y"], "squeeze"),
+    ]
+    constants = {"weight": _image_weights(), "axes": np.array([2], np.int64)}
+    ports = {"x": ("f32", ["batch", 3, "?", "width"])}
+    return open_onnx(nodes, ports, {"y": ("f32", ["batch", 8, "length"])}, constants, "recogniser")
+
+
+def classifier() -> ModelProto:
+    """Images of any size, as PaddlePaddle exports them: the batch is -1, height and width are both called `?`."""
+    nodes = [
+        helper.make_node("Conv", ["x", "weight"], ["features"], "features", strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["features"], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["y"]),
+    ]
+    ports = {"x": ("f32", [-1, 3, "?", "?"])}
+    return open_onnx(nodes, ports, {"y": ("f32", [-1, 8])}, {"weight": _image_weights()}, "classifier")
+
+
+def batched() -> ModelProto:
+    """Images of one size, any number of them."""
+    nodes = [helper.make_node("Conv", ["image", "weight"], ["y"], "only")]
+    ports = {"image": ("f32", ["batch", 3, 8, 8])}
+    return open_onnx(nodes, ports, {"y": ("f32", ["batch", 8, 8, 8])}, {"weight": _image_weights()}, "batched")

@@ -85,7 +85,7 @@ def _phase_paths(phase: Phase) -> set[str]:
                 found.add("loop of constant trips" if isinstance(trips, Const) else "loop with a tail")
             case If(_, then, orelse):
                 values = [[u.value for u in statements(body) if isinstance(u, Update)] for body in (then, orelse)]
-                if all(len(v) == 1 for v in values) and values[0] != values[1]:
+                if all(len(v) == 1 for v in values) and values[0][0] is not values[1][0]:
                     found.add("border: tile with a body for the interior")
             case ReduceLoop():
                 loops.setdefault(s.tile, []).append(s)

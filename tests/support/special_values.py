@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop.compare.interpreter import interpret
+from stormdrop.driver.choose import Choice
 from stormdrop.driver.compile import tasks_of
 from stormdrop.driver.model_build import build_model
 from tests.support.abused_onnx import NUMPY, F, I, L, model, port
@@ -114,4 +115,4 @@ def all_at_once(nodes: list[Any], given: Given, kinds: Mapping[str, int], machin
     if machine == "interpreter":
         return dict(zip(graph.output_names, interpret(graph, arrays)))
     target = next(t for t in targets() if t.isa == machine).with_threads(1)
-    return dict(build_model(tasks_of(graph), target, lambda task: None).run(arrays))
+    return dict(build_model(tasks_of(graph), target, lambda task: Choice()).run(arrays))

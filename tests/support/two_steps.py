@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop.runtime.image import Image
-from stormdrop.runtime.model import pack
+from stormdrop.runtime.weights import pack
 from tests.support.images import Draft
 
 Array = NDArray[Any]

@@ -10,6 +10,7 @@ from stormdrop.codegen.llvm import assemble, assembly, host
 from stormdrop.errors import UserError
 from stormdrop.runtime.host import detect
 from stormdrop.target.cpu import ISAS, cross
+from stormdrop.target.gpu import gpu
 from stormdrop.target.machine import Target, target_from_json
 
 X86 = [name for name, isa in ISAS.items() if isa.family == "x86"]
@@ -178,3 +179,10 @@ def test_what_is_no_target_is_refused(change: dict[str, object], message: str) -
 
 def test_a_narrowed_target_keeps_its_temperature() -> None:
     assert cross("avx512").with_cold_weights(True).with_isa("avx2").is_cold
+
+
+@pytest.mark.parametrize("target", [cross("neon"), gpu("sm_80")], ids=["cpu", "gpu"])
+def test_weights_are_cold_if_they_exceed_the_last_cache(target: Target) -> None:
+    for at in (target, target.with_cold_weights(True)):
+        assert at.with_weights(target.l3_bytes) == target
+        assert at.with_weights(target.l3_bytes + 1) == target.with_cold_weights(True)

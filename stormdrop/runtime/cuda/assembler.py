@@ -3,8 +3,8 @@
     cubin = assemble_ptx(ptx, "sm_90")
     cubin.registers                               # of a thread, by function
 
-The driver has an assembler, too: PTX can be loaded as it is. That is the way where the wheel is missing, and where the
-driver is older than the library, whose machine code it might not load (`machine_code`).
+The driver has an assembler, too: PTX can be loaded unchanged. PTX is used if the wheel is missing, or if the driver is
+older than the library. Such a driver might not load the library's machine code (`machine_code`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib")
 
 
 class NoAssembler(UserError):
-    """nvJitLink is not installed; the message says how to install it."""
+    """The error for an absent nvJitLink; the message has the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """Machine code for one architecture, and what the assembler says of each function in it."""
+    """Machine code for one architecture, and the assembler's figures of each function in it."""
 
     code: bytes
     registers: Mapping[str, int]
-    """Of a thread."""
+    """Registers of a thread."""
     spilled_bytes: Mapping[str, int]
     """Stored to and loaded from local memory, for lack of registers."""
 
 
 class NvJitLink:
-    """The library. `library` has the functions as attributes: a `CDLL`, or what stands for one."""
+    """The library. `library` has the functions as attributes: a `CDLL`, or a substitute."""
 
     def __init__(self, library: Any, path: str) -> None:
         self._library, self.path = library, path
         major, minor = c_uint(), c_uint()
         library.nvJitLinkVersion(byref(major), byref(minor))
         self.version = major.value, minor.value
-        """Of the CUDA that it belongs to."""
+        """The version of CUDA to which the library belongs."""
 
     def assemble(self, ptx: str, architecture: str) -> Cubin:
         """Raises BuildError with the assembler's message."""
@@ -94,7 +94,7 @@ _USED = re.compile(r"Used (\d+) registers")
 
 
 def _told(log: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Registers and spilled bytes of each function."""
+    """Returns registers and spilled bytes of each function."""
     registers: dict[str, int] = {}
     spilled: dict[str, int] = {}
     function = ""
@@ -109,7 +109,7 @@ def _told(log: str) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _found() -> list[str]:
-    """Libraries of wheels, the newest first, then those of toolkits."""
+    """Returns libraries of wheels, the newest first, then libraries of toolkits."""
     wheels = {path for root in sys.path for path in glob(f"{escape(root or '.')}/nvidia/*/lib/{NAME}.*")}
     toolkits = {path for folder in _TOOLKITS for path in glob(f"{folder}/{NAME}.[0-9]*")}
 
@@ -121,7 +121,7 @@ def _found() -> list[str]:
 
 @cache
 def assembler() -> NvJitLink:
-    """The library of this installation. Raises NoAssembler."""
+    """Returns the library of this installation. Raises NoAssembler."""
     reasons: list[str] = []
     for path in _found():
         try:
@@ -134,15 +134,17 @@ def assembler() -> NvJitLink:
 
 
 def assemble_ptx(ptx: str, architecture: str) -> Cubin:
-    """Machine code for an architecture, "sm_90". Raises NoAssembler, BuildError."""
+    """Assembles PTX for an architecture such as "sm_90". Raises NoAssembler, BuildError."""
     return assembler().assemble(ptx, architecture)
 
 
 def machine_code(ptx: str, architecture: str) -> bytes:
-    """What to give the driver of a GPU: a cubin; PTX where nvJitLink is missing but a driver is there, or where the
-    driver is of an earlier major version of CUDA than nvJitLink.
+    """Returns code for the driver of a GPU: a cubin, or PTX.
 
-    Raises NoAssembler where there is neither, and BuildError.
+    It is PTX if nvJitLink is missing but a driver is there, or if the driver is of an earlier major version of CUDA
+    than nvJitLink.
+
+    Raises NoAssembler if there is neither, and BuildError.
     """
     driver = driver_version()
     try:

@@ -1,8 +1,8 @@
-"""Arrays of other libraries in a GPU's memory: PyTorch's, CuPy's, and whatever else speaks DLPack.
+"""Arrays of other libraries in a GPU's memory: PyTorch's, CuPy's, and any library with DLPack.
 
-A C-contiguous array that begins at a multiple of 16 bytes is used where it is, any other is copied by its own library.
-A call runs in the stream that its library uses in the calling thread, and returns without waiting: what the caller does
-next in that stream comes after it. Outputs are arrays of the library of the inputs.
+A C-contiguous array that begins at a multiple of 16 bytes is used in place, any other is copied by its own library. A
+call runs in the stream that its library uses in the calling thread, and returns without waiting. Later work of the
+caller in that stream comes after it. Outputs are arrays of the library of the inputs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stormdrop.errors import UserError
+from stormdrop.ir.conversion import cast_text
 from stormdrop.ir.expr import NUMPY, Dtype
 from stormdrop.runtime.arrays import Described, checked
 from stormdrop.runtime.cuda.context import CudaContext
@@ -62,7 +63,7 @@ class GpuView:
 
     @property
     def is_plain(self) -> bool:
-        """Whether kernels can use it where it is."""
+        """Kernels can use the array in place."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides)):
             if n > 1 and stride != expected:
@@ -72,13 +73,13 @@ class GpuView:
 
 
 def is_on_gpu(value: object) -> bool:
-    """Whether it is an array in a GPU's memory."""
+    """Returns whether `value` is an array in a GPU's memory."""
     ask = getattr(value, "__dlpack_device__", None)
     return isinstance(value, DeviceArray) or (ask is not None and int(ask()[0]) == ON_CUDA)
 
 
 def viewed(value: Any) -> GpuView:
-    """Raises UserError for what its library does not show."""
+    """Returns a view of an array. Raises UserError if its library does not export it."""
     if isinstance(value, DeviceArray):
         strides = [1] * len(value.shape)
         for k in reversed(range(len(value.shape) - 1)):
@@ -97,20 +98,24 @@ def viewed(value: Any) -> GpuView:
     else:
         strides = tuple(int(np.prod(shape[k + 1 :], dtype=np.int64)) for k in range(tensor.ndim))
     dtype = np.dtype(NUMPY["bf16"] if tensor.code == _BFLOAT else f"{_LETTERS.get(tensor.code, 'V')}{tensor.bits // 8}")
-    # A capsule that nobody takes over frees the tensor when it is collected: until then it keeps the memory.
+    # A capsule without a new owner frees the tensor when it is collected: until then it keeps the memory.
     return GpuView((tensor.data or 0) + tensor.byte_offset, tensor.device_id, shape, strides, dtype, (value, capsule))
 
 
 class ArrayLibrary(Protocol):
-    """How arrays of one library are made."""
+    """The functions of one library that create arrays."""
 
     def empty(self, shape: tuple[int, ...], dtype: Dtype, ordinal: int) -> Any: ...
     def plain(self, value: Any) -> Any:
-        """A copy that is C-contiguous."""
+        """Returns a C-contiguous copy."""
+        ...
+
+    def cast_text(self, dtype: Dtype) -> str:
+        """Returns the expression that converts an array `x` to this element type."""
         ...
 
     def stream(self, ordinal: int) -> int | None:
-        """The handle of the stream that the calling thread uses; None where that is not known."""
+        """Returns the handle of the calling thread's stream; None if it is unknown."""
         ...
 
 
@@ -124,6 +129,9 @@ class _Torch:
 
     def plain(self, value: Any) -> Any:
         return value.detach().clone(memory_format=self._torch.contiguous_format)
+
+    def cast_text(self, dtype: Dtype) -> str:
+        return f"x.to(torch.{np.dtype(NUMPY[dtype]).name})"
 
     def stream(self, ordinal: int) -> int:
         return self._torch.cuda.current_stream(ordinal).cuda_stream
@@ -140,12 +148,15 @@ class _Cupy:
     def plain(self, value: Any) -> Any:
         return value.copy(order="C")
 
+    def cast_text(self, dtype: Dtype) -> str:
+        return cast_text(dtype)
+
     def stream(self, ordinal: int) -> int:
         return self._cupy.cuda.get_current_stream().ptr
 
 
 class _Own:
-    """Where the library is unknown: memory of ours, and a call waits for all that went before, and for its end."""
+    """The substitute for an unknown library: memory of ours; a call waits for all earlier work, and for its own end."""
 
     def __init__(self, context: CudaContext) -> None:
         self._context = context
@@ -158,12 +169,15 @@ class _Own:
     def plain(self, value: Any) -> Any:
         raise UserError(f"{type(value).__name__} on a GPU is not C-contiguous and aligned; copy it before the call")
 
+    def cast_text(self, dtype: Dtype) -> str:
+        return cast_text(dtype)
+
     def stream(self, ordinal: int) -> None:
         self._context.synchronise()
 
 
 def library_of(values: Sequence[object], context: CudaContext) -> ArrayLibrary:
-    """The library of the first array that is on a GPU; it is imported already."""
+    """Returns the library of the first array that is on a GPU; it is imported already."""
     first = next(value for value in values if is_on_gpu(value))
     match type(first).__module__.partition(".")[0]:
         case "torch":
@@ -180,7 +194,8 @@ def run_in_place(
     outputs: Sequence[tuple[Described, Any]],
     context: CudaContext,
 ) -> list[Any]:
-    """Run a recording on arrays of which some are on the GPU; an output None is made. The outputs.
+    """Runs a recording on arrays of which some are on the GPU; returns the outputs, and creates an output given as
+    None.
 
     Raises UserError for arrays of another shape, type or GPU.
     """
@@ -192,7 +207,7 @@ def run_in_place(
     for (t, _), result in zip(outputs, results):
         if not is_on_gpu(result):
             raise UserError(f"out= for {t!r} must be on the GPU, as inputs are")
-        view = _fitting(t, viewed(result), "out", ordinal)
+        view = _fitting(t, viewed(result), "out", library, ordinal)
         target = result if view.is_plain else library.empty(t.shape, t.dtype, ordinal)
         sinks.append((target, view if view.is_plain else viewed(target)))
     recording.bind(sources, [_as_array(view) for _, view in sinks])
@@ -208,20 +223,22 @@ def run_in_place(
 
 
 def _usable(t: Described, value: Any, what: str, library: ArrayLibrary, ordinal: int) -> Any:
-    """What a recording binds: an array of the host, or one on the GPU that kernels can use where it is."""
+    """Returns an array that a recording can bind: an array of the host, or a GPU's array that kernels can use
+    in place.
+    """
     if not is_on_gpu(value):
         return checked(t, value)
-    view = _fitting(t, viewed(value), what, ordinal)
+    view = _fitting(t, viewed(value), what, library, ordinal)
     return _as_array(view if view.is_plain else viewed(library.plain(value)))
 
 
-def _fitting(t: Described, view: GpuView, what: str, ordinal: int) -> GpuView:
+def _fitting(t: Described, view: GpuView, what: str, library: ArrayLibrary, ordinal: int) -> GpuView:
     if view.ordinal != ordinal:
         raise UserError(f"{what} for {t!r} is on GPU {view.ordinal}; the model is on GPU {ordinal}")
     if view.shape != t.shape:
         raise UserError(f"{what} for {t!r} has shape {view.shape}; it must be {t.shape}")
     if view.dtype != np.dtype(NUMPY[t.dtype]):
-        raise UserError(f"{what} for {t!r} has type {view.dtype}; convert it before the call")
+        raise UserError(f"{what} for {t!r} has type {view.dtype}; use {library.cast_text(t.dtype)}")
     return view
 
 

@@ -1,7 +1,7 @@
-"""One GPU: its attributes, and its primary context, which all libraries of a process share.
+"""A GPU: its attributes, and its primary context, which all libraries of a process share.
 
-A context belongs to the threads that have made it current. `with context:` does that for a block of code and puts back
-what was current before: the caller's libraries never notice.
+A context belongs to the threads that have made it current. `with context:` does that for a block of code and restores
+the previous context, so the caller's libraries are unaffected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from contextlib import suppress
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_uint64, c_void_p
 from enum import IntEnum
 from typing import Any
 
@@ -20,7 +20,7 @@ from stormdrop.runtime.cuda.driver import OUT_OF_MEMORY, CudaError, Driver
 
 
 class Attribute(IntEnum):
-    """Of a device, with the driver's numbers."""
+    """Attributes of a device, with the driver's numbers."""
 
     THREADS_PER_BLOCK = 1
     WARP_THREADS = 10
@@ -69,7 +69,7 @@ class CudaContext:
                 self.driver.call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function in this context. Raises MemoryError, CudaError."""
+        """Calls a function in this context. Raises MemoryError, CudaError."""
         with self:
             try:
                 self.driver.call(function, *arguments)
@@ -80,13 +80,13 @@ class CudaContext:
                 raise
 
     def handle_of(self, function: str, *arguments: Any) -> c_void_p:
-        """What a function that creates something gives."""
+        """Returns the handle of an object that a function creates."""
         handle = c_void_p()
         self.call(function, byref(handle), *arguments)
         return handle
 
     def owned(self, owner: object, function: str, handle: c_void_p | c_uint64) -> None:
-        """Have `function` free a handle when `owner` is collected.
+        """Arranges for `function` to free a handle when `owner` is collected.
 
         Not at exit, when the driver frees everything, and not in a fork, which does not own it.
         """
@@ -118,18 +118,6 @@ class CudaContext:
     def architecture(self) -> str:
         return f"sm_{self.attribute(Attribute.MAJOR)}{self.attribute(Attribute.MINOR)}"
 
-    @property
-    def memory_bytes(self) -> int:
-        total = c_size_t()
-        self.driver.call("cuDeviceTotalMem_v2", byref(total), self._device)
-        return total.value
-
-    @property
-    def free_bytes(self) -> int:
-        free, total = c_size_t(), c_size_t()
-        self.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return free.value
-
 
 class CudaStream:
     """A queue of work that does not wait for the default stream."""
@@ -140,12 +128,12 @@ class CudaStream:
         context.owned(self, "cuStreamDestroy_v2", self.handle)
 
     def synchronise(self) -> None:
-        """Wait for the work; a fault of it is raised here."""
+        """Waits for the work; a fault of the work is raised here."""
         self.context.call("cuStreamSynchronize", self.handle)
 
 
 class CudaEvent:
-    """A point in a stream or graph whose time is taken when it is reached."""
+    """A point in a stream or graph that records the time at which it is reached."""
 
     def __init__(self, context: CudaContext) -> None:
         self.context = context

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as targets, and whether one can run what was compiled for an architecture."""
+"""The GPUs of this machine as targets, and their compatibility with code for an architecture."""
 
 from __future__ import annotations
 
@@ -7,30 +7,25 @@ from dataclasses import replace
 
 from stormdrop.runtime.cuda.context import Attribute, CudaContext
 from stormdrop.runtime.cuda.device import CudaDevice, cuda_device
-from stormdrop.runtime.cuda.driver import NoGpu, open_driver
+from stormdrop.runtime.cuda.driver import NoGpu
 from stormdrop.runtime.cuda.peak import known_gpu_peak
 from stormdrop.target.gpu import ARCHITECTURES, Gpu
 
 DRAM_SHARE = 0.85
-"""Of the memory's nominal rate that reads reach; h200."""
+"""The share of the memory's nominal rate that reads reach; measured on an H200."""
 
 
 def detect_gpu(ordinal: int = 0) -> Gpu:
-    """GPU number `ordinal` of this process, with its measured rates if `stormdrop peak` has measured them.
+    """Returns GPU number `ordinal` of this process, with its measured rates if `stormdrop peak` has measured them.
 
-    Raises NoGpu where there is none or it is not supported, UserError for a number too high.
+    Raises NoGpu if there is none or it is not supported, UserError for a number too high.
     """
     device = cuda_device(ordinal)
     return _calibrated(described(device.context), device)
 
 
-def gpu_count() -> int:
-    """Raises NoGpu."""
-    return open_driver().count()
-
-
 def described(context: CudaContext) -> Gpu:
-    """What the driver says of a GPU; what it does not say is as usual for the architecture. Raises NoGpu."""
+    """Returns the driver's description of a GPU, completed by the architecture's usual values. Raises NoGpu."""
     base = ARCHITECTURES[_target_architecture(context)]
     clock_ghz = context.attribute(Attribute.CLOCK_KHZ) / 1e6
     memory_khz, bus_bits = context.attribute(Attribute.MEMORY_CLOCK_KHZ), context.attribute(Attribute.MEMORY_BUS_BITS)
@@ -47,13 +42,15 @@ def described(context: CudaContext) -> Gpu:
         shared_bytes_per_multiprocessor=context.attribute(Attribute.SHARED_BYTES_PER_MULTIPROCESSOR),
         l2_bytes=context.attribute(Attribute.L2_BYTES),
         clock_ghz=clock_ghz or base.clock_ghz,
-        # Two transfers in every cycle of the memory's clock; newer drivers may not tell it.
+        # Two transfers in every cycle of the memory's clock; newer drivers may not report it.
         dram_gbs=DRAM_SHARE * 2 * memory_khz * bus_bits / 8 / 1e6 or base.dram_gbs,
     )
 
 
 def _target_architecture(context: CudaContext) -> str:
-    """The newest known architecture whose machine code the GPU runs: its own major version, no later minor one."""
+    """Returns the newest known architecture whose machine code the GPU runs: its major version, no later minor
+    version.
+    """
     here = _numbers(context.architecture)
     fitting = [a for a in ARCHITECTURES if _numbers(a)[0] == here[0] and _numbers(a)[1] <= here[1]]
     if not fitting:
@@ -63,7 +60,7 @@ def _target_architecture(context: CudaContext) -> str:
 
 
 def unfit_gpu(architecture: str, context: CudaContext) -> str | None:
-    """Why machine code for an architecture cannot run on a GPU; None if it can."""
+    """Returns the reason why machine code for an architecture cannot run on a GPU; None if it can."""
     theirs, here = _numbers(architecture), _numbers(context.architecture)
     if theirs[0] == here[0] and theirs[1] <= here[1]:
         return None
@@ -71,13 +68,13 @@ def unfit_gpu(architecture: str, context: CudaContext) -> str | None:
 
 
 def _numbers(architecture: str) -> tuple[int, int]:
-    """sm_90 is (9, 0)."""
+    """Returns the numbers of an architecture: sm_90 is (9, 0)."""
     digits = re.sub(r"\D", "", architecture) or "0"
     return int(digits[:-1] or 0), int(digits[-1])
 
 
 def _calibrated(target: Gpu, device: CudaDevice) -> Gpu:
-    """With the rates that were measured."""
+    """Returns the target with the measured rates."""
     peak = known_gpu_peak(device)
     if peak is None:
         return target

@@ -26,13 +26,13 @@ from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
 from stormdrop.runtime.memory import aligned
 
 PLAIN_SHARED_BYTES = 48 << 10
-"""More dynamic shared memory than this has to be asked for."""
+"""The most dynamic shared memory that needs no explicit request."""
 WARM_SECONDS = 0.02
-"""Of work until the clocks are up: an idle H200 runs at 345 MHz."""
+"""The seconds of work until the clocks are up: an idle H200 runs at 345 MHz."""
 COOL_SECONDS = 0.5
 """Without work, after which the clocks may be down again."""
 
-_REGISTERS, _LOCAL_BYTES, _DYNAMIC_SHARED_BYTES = 4, 3, 8  # CUfunction_attribute
+_REGISTERS, _DYNAMIC_SHARED_BYTES = 4, 8  # CUfunction_attribute
 _JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES = 5, 6  # CUjit_option
 _LOG_BYTES = 8192
 
@@ -87,7 +87,7 @@ class CudaDevice:
         return run_in_place(recording, inputs, outputs, self.context)
 
     def warm_up(self) -> None:
-        """Bring the clocks up before something is timed."""
+        """Raises the clocks before a measurement."""
         if time.monotonic() - self._active_at > COOL_SECONDS:
             stream = CudaStream(self.context)
             ready = self._spinning
@@ -106,7 +106,7 @@ class CudaDevice:
         return graph.instantiate()
 
     def event_seconds(self) -> float:
-        """What an event between two kernels of a graph adds to the time from one to the next."""
+        """Returns the seconds that an event between two kernels of a graph adds to the time between them."""
         return self._event_seconds
 
     @cached_property
@@ -115,7 +115,7 @@ class CudaDevice:
         (function, launch), stream = self._empty.launches[0], CudaStream(self.context)
 
         def seconds(kernels: int, events: int) -> float:
-            """Of one kernel, where each of so many events follows so many."""
+            """Returns the seconds of one kernel, if each of `events` events follows `kernels` kernels."""
             graph = CudaGraph(self.context)
             found = [graph.event()]
             for _ in range(events):
@@ -135,12 +135,12 @@ class CudaDevice:
 
 @cache
 def cuda_device(ordinal: int = 0) -> CudaDevice:
-    """GPU number `ordinal` of this process. Raises NoGpu."""
+    """Returns GPU number `ordinal` of this process. Raises NoGpu."""
     return CudaDevice(CudaContext(open_driver(), ordinal))
 
 
 class CudaKernel:
-    """A kernel whose code is loaded. Raises BuildError for code that this GPU cannot run."""
+    """A kernel with loaded code. Raises BuildError for code that this GPU cannot run."""
 
     def __init__(self, artifact: Artifact, device: CudaDevice) -> None:
         self.artifact, self._context = artifact, device.context
@@ -154,16 +154,11 @@ class CudaKernel:
 
     @property
     def registers(self) -> tuple[int, ...]:
-        """Of a thread, by phase."""
+        """The registers of a thread, by phase."""
         return tuple(self._attribute(function, _REGISTERS) for function, _ in self.launches)
 
-    @property
-    def local_bytes(self) -> tuple[int, ...]:
-        """Of a thread, by phase: spilled registers and arrays that are not in registers."""
-        return tuple(self._attribute(function, _LOCAL_BYTES) for function, _ in self.launches)
-
     def prepare(self, constants: Mapping[str, Array], places: Sequence[BufferPlace | None]) -> None:
-        """Pack on the host, then upload."""
+        """Packs constants on the host, then uploads them."""
         blocks = [place and aligned(b.nbytes) for b, place in zip(self.artifact.buffers, places)]
         on_host = [None if block is None else BufferPlace(HostMemory(block)) for block in blocks]
         HostPacker(self.artifact, host_device(1)).prepare(constants, on_host)

@@ -1,11 +1,11 @@
-"""NVIDIA's driver library, libcuda, through ctypes: found at run time, every call checked.
+"""NVIDIA's driver library, libcuda, through ctypes: located at run time, every call checked.
 
-    driver = open_driver()                        # raises NoGpu where there is none, and says what to do
+    driver = open_driver()                        # raises NoGpu with a remedy if there is none
     count = c_int()
     driver.call("cuDeviceGetCount", byref(count))
 
 A call that fails raises `CudaError` with CUDA's name and text for the reason. After a *sticky* error (an illegal
-address, a fault in a kernel) every later call in the process fails as well: only a new process can use the GPU again.
+address, a fault in a kernel) every later call in the process fails as well. Only a new process can use the GPU again.
 CUDA does not survive a fork: the child's first call raises.
 """
 
@@ -23,7 +23,7 @@ LIBRARY = "libcuda.so.1"
 
 
 class NoGpu(UserError):
-    """There is no GPU that can be used here; the message says what is missing and what to do."""
+    """The error for the absence of a usable GPU; the message has the reason and the remedy."""
 
 
 class CudaError(RunError):
@@ -35,7 +35,7 @@ class CudaError(RunError):
 
     @property
     def is_sticky(self) -> bool:
-        """Whether no later call in this process can succeed."""
+        """No later call in this process can succeed."""
         return self.code in STICKY
 
 
@@ -43,7 +43,9 @@ OUT_OF_MEMORY = 2
 DEINITIALIZED = 4
 NO_DEVICE = 100
 BAD_CODE = (200, 209, 218, 220, 221, 222, 223)
-"""Code that the GPU cannot run: an invalid image, one of another architecture, PTX that is invalid or too new."""
+"""Error numbers for code that the GPU cannot run: an invalid image, code of another architecture, or PTX that is
+invalid or too new.
+"""
 STICKY = frozenset((214, 700, 702, 710, 714, 715, 716, 717, 718, 719, 999))
 """ECC errors, illegal addresses, time-outs, traps and faults of kernels, the unknown."""
 
@@ -57,12 +59,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
-    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
     "cuDevicePrimaryCtxRetain": (_HANDLE, c_int),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (_HANDLE,),
     "cuCtxSynchronize": (),
-    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemHostAlloc": (_HANDLE, c_size_t, c_uint),
@@ -101,7 +101,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class Driver:
-    """The driver library, initialised. `library` has the functions as attributes: a `CDLL`, or what stands for one."""
+    """The driver library, initialised. `library` has the functions as attributes: a `CDLL`, or a substitute."""
 
     def __init__(self, library: Any) -> None:
         self._library, self._owner = library, os.getpid()
@@ -120,28 +120,28 @@ class Driver:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that opened the driver."""
+        """This process is a fork of the process that opened the driver."""
         return os.getpid() != self._owner
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of the library. Raises CudaError; RunError in a forked process."""
+        """Calls a function of the library. Raises CudaError; RunError in a forked process."""
         if self.is_inherited:
             raise RunError(
-                "this process is a fork of one that uses CUDA, and CUDA does not work there: start processes with "
-                "multiprocessing's 'spawn', or compile and load models after the fork"
+                "this process is a fork of a process that uses CUDA, and CUDA does not work there: start processes "
+                "with multiprocessing's 'spawn', or compile and load models after the fork"
             )
         code = getattr(self._library, function)(*arguments)
         if code:
             raise CudaError(function, code, *self._told(code))
 
     def count(self) -> int:
-        """The GPUs that this process may use."""
+        """Returns the number of GPUs that this process may use."""
         count = c_int()
         self.call("cuDeviceGetCount", byref(count))
         return count.value
 
     def _told(self, code: int) -> tuple[str, str]:
-        """CUDA's name and text for an error."""
+        """Returns CUDA's name and text for an error."""
         found: list[str] = []
         for function, unknown in (("cuGetErrorName", f"error {code}"), ("cuGetErrorString", "unknown to this driver")):
             text = c_char_p()
@@ -158,7 +158,9 @@ def _library() -> Any:
 
 @cache
 def driver_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver of this machine runs; None where there is no driver. It need not be started."""
+    """Returns the newest CUDA that the driver of this machine runs; None if there is no driver. It need not be
+    started.
+    """
     try:
         library = _library()
     except OSError:
@@ -168,13 +170,13 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def _version(number: int) -> tuple[int, int]:
-    """13020 is 13.2."""
+    """Returns the version of a number: 13020 is 13.2."""
     return number // 1000, number % 1000 // 10
 
 
 @cache
 def open_driver() -> Driver:
-    """The driver of this machine. Raises NoGpu."""
+    """Opens the driver of this machine. Raises NoGpu."""
     try:
         library = _library()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""CUDA graphs, made node by node: each node runs after the one that was added before it.
+"""CUDA graphs, made node by node: each node runs after the node added before it.
 
     graph = CudaGraph(context)
     node = graph.kernel(function, launch, pointers)
@@ -7,7 +7,7 @@
     ready.launch(stream)
     ready.set_pointers(node, other_pointers)      # for later launches
 
-A graph is launched as a whole: some two microseconds, and one between two of its kernels.
+A graph is launched as a whole, in some two microseconds; between two of its kernels lies one microsecond.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ class CudaGraph:
         self._held: list[object] = []
 
     def kernel(self, function: c_void_p, launch: Launch, pointers: Sequence[int]) -> KernelNode:
-        """Launch a function whose parameters are pointers."""
+        """Adds a launch of a function whose parameters are pointers."""
         params, *_held = _kernel_params(function, launch, pointers)
         return KernelNode(self._add("cuGraphAddKernelNode", byref(params)), function, launch)
 
     def copy_in(self, destination: int, source: int, nbytes: int) -> None:
-        """Copy from page-locked memory to the GPU."""
+        """Adds a copy from page-locked memory to the GPU."""
         self._copy(_CopySide(kind=_HOST, host=source), _CopySide(kind=_GPU, device=destination), nbytes)
 
     def copy_out(self, destination: int, source: int, nbytes: int) -> None:
-        """Copy from the GPU to page-locked memory."""
+        """Adds a copy from the GPU to page-locked memory."""
         self._copy(_CopySide(kind=_GPU, device=source), _CopySide(kind=_HOST, host=destination), nbytes)
 
     def event(self) -> CudaEvent:
-        """A point whose time is taken in every launch."""
+        """Adds a point that records its time in every launch."""
         event = CudaEvent(self.context)
         self._held.append(event)
         self._add("cuGraphAddEventRecordNode", event.handle)
@@ -122,7 +122,7 @@ class CudaGraph:
 
 
 class ReadyGraph:
-    """A graph that can be launched; a launch waits for the one before it."""
+    """A graph that can be launched; a launch waits for the launch before it."""
 
     def __init__(self, graph: CudaGraph) -> None:
         self.graph, self._context = graph, graph.context
@@ -133,13 +133,13 @@ class ReadyGraph:
         self._context.call("cuGraphLaunch", self.handle, stream)
 
     def set_pointers(self, node: KernelNode, pointers: Sequence[int]) -> None:
-        """Other parameters for later launches."""
+        """Sets other parameters for later launches."""
         params, *_held = _kernel_params(node.function, node.launch, pointers)
         self._context.call("cuGraphExecKernelNodeSetParams", self.handle, node.handle, byref(params))
 
 
 def _kernel_params(function: c_void_p, launch: Launch, pointers: Sequence[int]) -> tuple[KernelParams, object, object]:
-    """The parameters, and what they point to; CUDA copies all of it."""
+    """Returns the parameters, and the memory to which they point; CUDA copies all of it."""
     values = (c_uint64 * max(1, len(pointers)))(*pointers)
     base = ctypes.addressof(values)
     table = (c_void_p * max(1, len(pointers)))(*(base + 8 * k for k in range(len(pointers))))

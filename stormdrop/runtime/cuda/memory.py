@@ -35,7 +35,7 @@ class CudaMemory:
                 self.context.call("cuStreamSynchronize", None)  # a copy from pageable memory may still be under way
 
     def read(self, offset: int, nbytes: int) -> Bytes:
-        """A copy."""
+        """Returns a copy of a range."""
         self._check(offset, nbytes)
         data = np.empty(nbytes, np.uint8)
         if nbytes:
@@ -43,7 +43,7 @@ class CudaMemory:
         return data
 
     def fill(self, offset: int, nbytes: int, value: int) -> None:
-        """Set every byte of a range."""
+        """Sets every byte of a range."""
         self._check(offset, nbytes)
         if nbytes:
             with self.context:
@@ -71,7 +71,7 @@ class PinnedMemory:
 
 
 class DeviceArray:
-    """A C-contiguous array in the memory of GPU `ordinal`, whoever owns it; `owner` is kept alive."""
+    """A C-contiguous array in the memory of GPU `ordinal`, of any owner; `owner` is kept alive."""
 
     def __init__(self, address: int, shape: Sequence[int], dtype: Any, owner: object = None, ordinal: int = 0) -> None:
         self.address, self.shape, self.dtype, self.owner = address, tuple(shape), np.dtype(dtype), owner
@@ -80,5 +80,5 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
-        """How CuPy, Numba and PyTorch see it without a copy."""
+        """The interface through which CuPy, Numba and PyTorch use the array without a copy."""
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}

@@ -1,4 +1,4 @@
-"""What a GPU can do at best, measured: f32 multiply-adds, matrix instructions, bandwidths, kernel launches.
+"""The measured peak of a GPU: f32 multiply-adds, matrix instructions, bandwidths, kernel launches.
 
     measure_gpu_peak(device) -> GpuPeak           about a second; kept in a file
 
@@ -8,7 +8,6 @@ Every figure is an upper bound: the best of several timings of a kernel that doe
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from stormdrop.codegen.llvm import AnyOf, assembly
-from stormdrop.errors import UserError
+from stormdrop.errors import UserError, warn
 from stormdrop.files import replacing
 from stormdrop.paths import cache_dir
 from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
@@ -29,8 +28,6 @@ from stormdrop.runtime.cuda.device import CudaDevice
 from stormdrop.runtime.device import BoundCall, BufferPlace
 from stormdrop.target.gpu import GPU_TRIPLE, WARP
 from stormdrop.target.scope import Scope
-
-_log = logging.getLogger(__name__)
 
 PTX_VERSION = "+ptx80"
 
@@ -42,21 +39,21 @@ class GpuPeak:
     name: str
     gflops: float
     matrix_gflops: float
-    """Of mma.sync with factors of bf16."""
+    """The rate of mma.sync with factors of bf16."""
     shared_gbs: float
     l2_gbs: float
     dram_gbs: float
     kernel_gap_seconds: float
-    """From one empty kernel of a graph to the next."""
+    """The seconds from one empty kernel of a graph to the next."""
     launch_seconds: float
-    """Of a graph of one empty kernel, until the host has waited for it."""
+    """The seconds of a graph of one empty kernel, until the host has waited for it."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
 
     @staticmethod
     def from_json(text: str) -> GpuPeak:
-        """The inverse of `to_json`. Raises ValueError for anything that is not a peak."""
+        """Parses the text of `to_json`. Raises ValueError for any text that is not a peak."""
         tree: object = json.loads(text)
         if not isinstance(tree, dict) or tree.keys() != {field.name for field in fields(GpuPeak)}:
             raise ValueError("not the peak of a GPU")
@@ -108,7 +105,7 @@ def _module(
 
 
 def _sink(kind: str, value: str, nbytes: int, threads: int) -> list[str]:
-    """Store what a thread has computed to its own element of the first buffer: nothing is dead code."""
+    """Stores the result of a thread to its own element of the first buffer, so that nothing is dead code."""
     return [
         "%sink = addrspacecast ptr %b0 to ptr addrspace(1)",
         f"%sink.row = mul i32 %block, {threads}",
@@ -122,7 +119,7 @@ FMA_CHAINS, FMA_UNROLL = 8, 16
 
 
 def fma_module(threads: int, trips: int) -> str:
-    """Every trip makes, `FMA_UNROLL` times for each of `FMA_CHAINS` values, x = x * a + a."""
+    """Returns a module in which every trip makes, `FMA_UNROLL` times for each of `FMA_CHAINS` values, x = x * a + a."""
     last = [f"%x{FMA_UNROLL}.{c}" for c in range(FMA_CHAINS)]
     setup = ["%t = uitofp i32 %thread to float", "%a = fmul float %t, 0x3F50000000000000"]
     body = [f"%x0.{c} = phi float [ %t, %entry ], [ {x}, %loop ]" for c, x in enumerate(last)]
@@ -139,7 +136,10 @@ _MMA = f"declare {_FRAGMENT} @llvm.nvvm.mma.m16n8k16.row.col.bf16({', '.join(['i
 
 
 def mma_module(threads: int, trips: int) -> str:
-    """Every trip makes one product of bf16 matrices, 16 × 16 times 16 × 8, for each of `MMA_CHAINS` sums of a warp."""
+    """Returns a module in which every trip makes one product of bf16 matrices, 16 × 16 times 16 × 8.
+
+    There is a product for each of `MMA_CHAINS` sums of a warp.
+    """
     factors = ", ".join(["i32 %thread"] * 6)
     body: list[str] = []
     for c in range(MMA_CHAINS):
@@ -157,7 +157,10 @@ SHARED_LOADS = 8
 
 
 def shared_module(threads: int, trips: int) -> str:
-    """Every thread reads `SHARED_LOADS` vectors of shared memory in a trip, its neighbours those beside them."""
+    """Returns a module in which every thread reads `SHARED_LOADS` vectors of shared memory in a trip.
+
+    Neighbouring threads read neighbouring vectors.
+    """
     row = 16 * threads
     setup = ["%lane = mul i32 %thread, 16"]
     body = [f"%x{k} = phi {_VECTOR} [ zeroinitializer, %entry ], [ %y{k}, %loop ]" for k in range(SHARED_LOADS)]
@@ -176,8 +179,9 @@ STREAM_LOADS = 8
 
 
 def stream_module(threads: int, trips: int, chunks: int, step: int) -> str:
-    """Read chunks of the second buffer, `STREAM_LOADS` vectors a thread: block b reads chunk (b + step · i) mod chunks
-    in trip i, so that no multiprocessor finds a chunk in its L1.
+    """Returns a module that reads chunks of the second buffer, `STREAM_LOADS` vectors a thread.
+
+    Block b reads chunk (b + step · i) mod chunks in trip i, so that no multiprocessor finds a chunk in its L1.
     """
     row = 16 * threads
     setup = ["%source = addrspacecast ptr %b1 to ptr addrspace(1)", "%lane = mul i32 %thread, 16"]
@@ -204,7 +208,7 @@ _GAP_KERNELS = 100
 
 
 def artifact_of_module(device: CudaDevice, text: str, buffers: Sequence[BufferSpec], *launches: Launch) -> Artifact:
-    """A kernel of hand-written LLVM IR for a device's architecture. Raises BuildError, NoAssembler."""
+    """Compiles hand-written LLVM IR for a device's architecture. Raises BuildError, NoAssembler."""
     architecture = device.context.architecture
     ptx = assembly(text, AnyOf(GPU_TRIPLE, architecture, PTX_VERSION))
     code = machine_code(ptx, architecture)
@@ -212,7 +216,7 @@ def artifact_of_module(device: CudaDevice, text: str, buffers: Sequence[BufferSp
 
 
 def _seconds(device: CudaDevice, text: str, launch: Launch, *nbytes: int) -> float:
-    """The least seconds of a kernel whose buffers have these sizes."""
+    """Returns the least seconds of a kernel with buffers of these sizes."""
     buffers = [BufferSpec(f"b{k}", "f32", Scope.WORKSPACE, n // 4) for k, n in enumerate(nbytes)]
     kernel = device.load(artifact_of_module(device, text, buffers, launch))
     memories = [device.allocate(b.nbytes) for b in buffers]
@@ -255,13 +259,13 @@ class GpuPeakMeter:
         self._launch = Launch(blocks, FMA_THREADS, 0)
 
     def gflops(self) -> float:
-        """About 20 ms."""
+        """Measures the rate in about 20 ms."""
         text = fma_module(FMA_THREADS, FMA_TRIPS)
         return self._flops / _seconds(self._device, text, self._launch, 16 * self._launch.blocks * FMA_THREADS) / 1e9
 
 
 def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
-    """What the cache file says, or else (or if `fresh`) measured now and written there. Raises NoAssembler."""
+    """Returns the peak from the cache file, or else (or if `fresh`) measures and saves it. Raises NoAssembler."""
     if not fresh and (known := known_gpu_peak(device)) is not None:
         return known
     multiprocessors = device.context.attribute(Attribute.MULTIPROCESSORS)
@@ -296,12 +300,12 @@ def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
 
 
 def known_gpu_peak(device: CudaDevice) -> GpuPeak | None:
-    """What the cache file says of this GPU."""
+    """Returns the peak of this GPU from the cache file; None if there is none."""
     path = _path(device)
     try:
         return GpuPeak.from_json(path.read_text()) if path.exists() else None
     except (OSError, ValueError) as error:
-        _log.warning("the measured peak in %s is ignored: %s", path, error)
+        warn(f"the measured peak in {path} is ignored: {error}")
         return None
 
 
@@ -318,4 +322,4 @@ def _save(device: CudaDevice, peak: GpuPeak) -> None:
         with replacing(path) as write:
             write(peak.to_json().encode())
     except (OSError, UserError) as error:
-        _log.warning("the measured peak cannot be kept in %s: %s", path, error)
+        warn(f"the measured peak cannot be kept in {path}: {error}")

@@ -1,8 +1,8 @@
 """A sequence of calls as CUDA graphs.
 
-A run is one graph: copies of the caller's arrays from page-locked memory, the kernels in order, copies back. Arrays
-that are in the GPU's memory already are used where they are: the kernels that touch them are given other pointers when
-the arrays change. Graphs are made when they are first needed:
+A run is one graph: copies of the caller's arrays from page-locked memory, the kernels in order, copies back. Arrays in
+the GPU's memory are used in place: the kernels that touch them get other pointers when the arrays change. Graphs are
+made when they are first needed:
 
     run      [copies in] kernels [copies out]
     bench    event, kernels of several runs, event
@@ -13,7 +13,6 @@ Timing graphs copy nothing: copies precede and follow them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from stormdrop.lru import Lru
 from stormdrop.runtime.artifact import Launch
 from stormdrop.runtime.cuda.context import CudaContext, CudaEvent, CudaStream
 from stormdrop.runtime.cuda.graph import CudaGraph, KernelNode, ReadyGraph
@@ -42,7 +42,7 @@ PhaseLaunch = tuple[c_void_p, Launch]
 """The function of a phase, and its grid."""
 Side = Literal["input", "output"]
 Key = tuple[Side, int]
-"""One of the caller's arrays."""
+"""The side and index of an array of the caller."""
 
 BATCH_RUNS = 10
 """Runs in one timing graph, if they are short: the time of an event is a fraction of theirs."""
@@ -51,14 +51,14 @@ KEPT_GRAPHS = 512
 
 
 class Clock(Protocol):
-    """What a device knows of its own timing."""
+    """The timing properties of a device."""
 
     def warm_up(self) -> None:
-        """Bring the clocks up."""
+        """Raises the clocks."""
         ...
 
     def event_seconds(self) -> float:
-        """What an event between two kernels of a graph adds to the time from one to the next."""
+        """Returns the seconds that an event between two kernels of a graph adds to the time between them."""
         ...
 
 
@@ -75,7 +75,7 @@ class _Shape:
 
 @dataclass(slots=True, eq=False)
 class _Built:
-    """A graph, and those of its kernels that touch the caller's arrays, by call."""
+    """A graph, and its kernels that touch the caller's arrays, by call."""
 
     ready: ReadyGraph
     touching: list[tuple[KernelNode, int]]
@@ -114,7 +114,7 @@ class CudaRecording:
         self._on_host: frozenset[Key] = frozenset()
         self._arrays: tuple[object, ...] = ()
         self._version = 0
-        self._graphs: OrderedDict[_Shape, _Built] = OrderedDict()
+        self._graphs = Lru[_Shape, _Built](KEPT_GRAPHS)
         self._stream = CudaStream(context)
         self._done = CudaEvent(context)
         self._is_pending = False
@@ -123,7 +123,7 @@ class CudaRecording:
     # ---- arrays
 
     def bind(self, inputs: Sequence[Array | DeviceArray], outputs: Sequence[Array | DeviceArray]) -> None:
-        """Arrays on the host are copied by every run, those on the GPU are used where they are."""
+        """Binds arrays: arrays on the host are copied by every run, arrays on the GPU are used in place."""
         addresses: dict[Key, int] = {}
         on_host: set[Key] = set()
         sides: tuple[tuple[Side, Sequence[Array | DeviceArray]], ...] = (("input", inputs), ("output", outputs))
@@ -160,11 +160,12 @@ class CudaRecording:
         self._settle()
 
     def run_on(self, stream: c_void_p | int | None) -> None:
-        """Run all calls in a stream of the caller's. Outputs on the host are written when this returns; those on the
-        GPU are when the stream gets there.
+        """Runs all calls in a stream of the caller's.
+
+        Outputs on the host are written when this returns, outputs on the GPU when the stream has reached them.
         """
         if self._on_host:
-            self._settle()  # a run before this one may still copy from the page-locked memory
+            self._settle()  # an earlier run may still copy from the page-locked memory
         copied_in = tuple(key for key in sorted(self._on_host) if not self._staging[key].is_overwritten)
         copied_out = tuple(key for key in sorted(self._on_host) if key[0] == "output")
         for key in copied_in:
@@ -184,7 +185,7 @@ class CudaRecording:
             staging.array[:] = staging.pinned.block
 
     def _settle(self) -> None:
-        """Wait for the last run."""
+        """Waits for the last run."""
         if self._is_pending:
             self._context.call("cuEventSynchronize", self._done.handle)
             self._is_pending = False
@@ -196,7 +197,7 @@ class CudaRecording:
         return self._timed(range(len(self._launches)), max(1, min(BATCH_RUNS, BATCH_KERNELS // kernels)), repeats)
 
     def each(self, calls: range) -> Seconds:
-        """The seconds of some calls, each run once; neighbours that are timed together have their mean."""
+        """Returns the seconds of some calls, each run once; neighbours that are timed together have their mean."""
         if not len(calls):
             return np.zeros(0)
         bounds = sorted({calls.start, *range(-(-calls.start // BATCH_RUNS) * BATCH_RUNS, calls.stop, BATCH_RUNS)})
@@ -235,7 +236,7 @@ class CudaRecording:
         return np.concatenate(found) if found else np.zeros(0)
 
     def _launched(self, shape: _Shape) -> list[float]:
-        """The seconds between the events of a graph."""
+        """Launches a graph and returns the seconds between its events."""
         built = self._graph(shape)
         with self._context:
             built.ready.launch(self._stream.handle)
@@ -257,12 +258,11 @@ class CudaRecording:
     # ---- graphs
 
     def _graph(self, shape: _Shape) -> _Built:
-        """The graph of a shape, with pointers to the arrays that are bound now."""
+        """Returns the graph of a shape, with pointers to the arrays that are bound now."""
         built = self._graphs.get(shape)
         if built is None:
-            built = self._graphs[shape] = self._make(shape)
-            if len(self._graphs) > KEPT_GRAPHS:
-                self._graphs.popitem(last=False)
+            built = self._make(shape)
+            self._graphs.put(shape, built)
         elif built.version != self._version:
             for node, call in built.touching:
                 built.ready.set_pointers(node, self._pointers(call))
@@ -311,7 +311,7 @@ class CudaRecording:
 
 
 def _resolved(argument: Argument) -> int | InputArray | OutputArray:
-    """The address of a buffer on the GPU; the caller's arrays have theirs when they are bound."""
+    """Returns the address of a buffer on the GPU; the caller's arrays get addresses when they are bound."""
     match argument:
         case None:
             return 0
@@ -324,7 +324,7 @@ def _resolved(argument: Argument) -> int | InputArray | OutputArray:
 
 
 def _written(calls: Sequence[BoundCall]) -> dict[Key, list[tuple[int, int]]]:
-    """The ranges of bytes that calls write, by output array."""
+    """Returns the ranges of bytes that calls write, by output array."""
     found: dict[Key, list[tuple[int, int]]] = {}
     for call in calls:
         for buffer, argument in zip(call.kernel.artifact.buffers, call.arguments):
@@ -335,7 +335,7 @@ def _written(calls: Sequence[BoundCall]) -> dict[Key, list[tuple[int, int]]]:
 
 
 def _covers(spans: Sequence[tuple[int, int]], nbytes: int) -> bool:
-    """Whether ranges cover all bytes from 0 to `nbytes`."""
+    """Returns whether ranges cover all bytes from 0 to `nbytes`."""
     end = 0
     for begin, stop in sorted(spans):
         if begin > end:
