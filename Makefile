@@ -8,9 +8,9 @@ TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 
 # The fast tests: structure, golden texts, contracts. Everything else builds and runs many kernels.
-FAST := tests/ir tests/target tests/ops tests/graph tests/cost tests/report tests/test_layers.py tests/test_package.py \
-	tests/lower/test_golden.py tests/lower/test_verify.py tests/space/test_moves.py tests/space/test_columns.py \
-	tests/space/test_rule_names.py tests/search/test_contracts.py
+FAST := tests/ir tests/target tests/operators tests/graph tests/report tests/test_layers.py tests/test_package.py \
+	tests/lower/test_golden.py tests/lower/test_verify_program.py tests/space/test_moves.py tests/space/test_columns.py \
+	tests/space/test_rule_names.py tests/tuning/test_contracts.py
 
 .PHONY: help env demo check test torch torch-env torch-operators fuzz emulate bench sizes clean
 

@@ -6,7 +6,7 @@
 Of the kernels that take at least 1 % of a model, by default schedules: how many take within 10 % of their time in the
 model when they are timed alone, and the one that is furthest off. Both ways of timing alone are of one run of
 `model.profile(standalone=True)`: *again and again* (each run finds what the last one left in the near caches, weights
-cold where the model's exceed the last cache), and *as tuning times them* (`stormdrop/runtime/interlude.py`). A figure
+cold where the model's exceed the last cache), and *as tuning times them* (`stormdrop/device/interlude.py`). A figure
 below 1 is a kernel that takes less time alone.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.core import say
 from benchmarks.models import compiled, keep, known, stored
 from stormdrop import zoo
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.profile import Profile
+from stormdrop.device.host import detect
+from stormdrop.model.profile import Profile
 from tests.support.inputs import inputs_for
 
 RESULTS = Path(__file__).parent / "results" / "alone.json"

@@ -23,17 +23,17 @@ from typing import Any
 
 from benchmarks.core import label
 from benchmarks.stored import StoredRows, TimeIsUp
+from stormdrop.builder.building import artifact_of, program_of
 from stormdrop.codegen.emit import emit
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Candidate, HandWritten, Measurer
 from stormdrop.measure.result import Result, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import artifact_of, program_of
-from stormdrop.runtime.host import detect
-from stormdrop.search.tune import tune
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from stormdrop.tuning.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "choice.json"
 KERNELS: tuple[tuple[str, tuple[int, ...]], ...] = (

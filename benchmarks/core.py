@@ -28,21 +28,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import StormdropError
+from stormdrop.base.errors import StormdropError
+from stormdrop.builder.building import build_artifact, program_of
+from stormdrop.device.host import detect
+from stormdrop.device.host_device import HostDevice
+from stormdrop.device.memory import aligned
+from stormdrop.device.peak import PeakMeter, StreamMeter
+from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.tensor import Task
-from stormdrop.ops.catalogue import build as build_task
-from stormdrop.runtime.building import build_artifact, program_of
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import HostDevice
-from stormdrop.runtime.memory import aligned
-from stormdrop.runtime.peak import PeakMeter, StreamMeter
-from stormdrop.runtime.pool import Pool, shared_pool
-from stormdrop.runtime.prepared import PreparedKernel
-from stormdrop.search.tune import tune
+from stormdrop.model.prepared import PreparedKernel
+from stormdrop.operators.catalogue import build as build_task
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import Cpu
+from stormdrop.tuning.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 SIX: tuple[tuple[str, tuple[int, ...]], ...] = (

@@ -23,11 +23,11 @@ from benchmarks.core import geometric_mean, say
 from benchmarks.models import keep, stored
 from benchmarks.reuse.networks import partition_of
 from stormdrop import zoo
-from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import detect
-from stormdrop.search.divide import Divide, Gradient
-from stormdrop.search.model_events import ModelEvent, TaskMoved, TaskRow
-from stormdrop.search.tune_model import tune_models
+from stormdrop.device.host import detect
+from stormdrop.store.store import Store
+from stormdrop.tuning.divide import Divide, Gradient
+from stormdrop.tuning.model_events import ModelEvent, TaskMoved, TaskRow
+from stormdrop.tuning.tune_model import tune_models
 from tests.support.divisions import ByShare
 
 RESULTS = Path(__file__).parent / "results" / "division.json"

@@ -43,7 +43,7 @@ def _bytes(key: str) -> int:
 
 
 def _ours(path: str, threads: int, tuned: bool) -> None:
-    from stormdrop.driver.compile import compile as compile_model
+    from stormdrop.compiler.compile import compile as compile_model
     from stormdrop.ir.expr import NUMPY
 
     model = (

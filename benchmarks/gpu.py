@@ -34,10 +34,10 @@ from benchmarks.long_storm import against_a_storm, long_table
 from benchmarks.models import keep, stored
 from benchmarks.search_bench import ONE_EACH, medians_in_turns
 from stormdrop import zoo
-from stormdrop.driver.choose import Schedules
-from stormdrop.errors import StormdropError
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.targets import target_for
+from stormdrop.base.errors import StormdropError
+from stormdrop.compiler.choose import Schedules
+from stormdrop.device.targets import target_for
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from tests.support.inputs import inputs_for
 

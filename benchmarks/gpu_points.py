@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks.core import say
 from benchmarks.gpu import cases, kernel_seconds
-from stormdrop.errors import StormdropError
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.targets import target_for
+from stormdrop.base.errors import StormdropError
+from stormdrop.device.targets import target_for
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_point
 from stormdrop.space.sketch import sketches
 

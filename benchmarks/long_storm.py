@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.core import label
 from benchmarks.search_bench import ONE_EACH, Bench, Case, ratio, seconds_in_turns
 from stormdrop.measure.result import Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.search.events import Tuned
-from stormdrop.search.tune import tune
+from stormdrop.operators.catalogue import build
 from stormdrop.target.machine import Target
+from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.tune import tune
 
 LONG_TRIALS = 2000
 LONG: tuple[Case, ...] = tuple(case for case in ONE_EACH if case[0] != "C3D")

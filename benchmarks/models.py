@@ -42,9 +42,9 @@ from benchmarks.core import geometric_mean, say
 from benchmarks.footprint import footprint
 from stormdrop import zoo
 from stormdrop.compare.steady import Loops, Side, steady
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.model import Model
+from stormdrop.compiler.compile import compile as compile_model
+from stormdrop.device.host import detect
+from stormdrop.model.model import Model
 from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
 from tests.support.light_models import light

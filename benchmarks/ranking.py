@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.cost.model import CostModel, CostSettings
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.host import detect
+from stormdrop.operators.catalogue import build
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
+from stormdrop.tuning.cost_model import CostModel, CostSettings
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "ranking.json"

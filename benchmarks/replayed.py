@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
+from stormdrop.device.threads import available_cpus
 from stormdrop.measure.replay import Table, TableSpace
-from stormdrop.runtime.threads import available_cpus
-from stormdrop.search.droplet import Droplet
-from stormdrop.search.random import RandomSearch
-from stormdrop.search.replay import run_on_table
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import STRATEGIES, Context, StrategyFactory
-from stormdrop.search.strategy import Candidate, Outcome, Proposal, Strategy, candidate
+from stormdrop.tuning.droplet import Droplet
+from stormdrop.tuning.random import RandomSearch
+from stormdrop.tuning.replay import run_on_table
+from stormdrop.tuning.search_settings import TuneSettings
+from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
+from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Strategy, candidate
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tables"
 RESULTS = Path(__file__).parent / "results" / "replayed.json"

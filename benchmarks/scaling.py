@@ -31,8 +31,8 @@ from benchmarks.core import geometric_mean, say
 from benchmarks.models import LARGEST_PROTO, by_the_clock, compiled, keep, known, stored
 from stormdrop import zoo
 from stormdrop.compare.steady import Loops, Side, steady
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.profile import Profile
+from stormdrop.device.host import detect
+from stormdrop.model.profile import Profile
 from tests.support.inputs import inputs_for
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"

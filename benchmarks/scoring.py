@@ -25,16 +25,16 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
-from stormdrop.cost.model import CostModel, ModelRanker  # noqa: E402
-from stormdrop.ops.catalogue import build  # noqa: E402
-from stormdrop.search import evolve  # noqa: E402
-from stormdrop.search.evolve import Genome, Hasher, Operators  # noqa: E402
-from stormdrop.search.storm import ORIGINS, Storm  # noqa: E402
-from stormdrop.search.strategy import Outcome, Points, Ranker, candidate  # noqa: E402
+from stormdrop.operators.catalogue import build  # noqa: E402
 from stormdrop.space.cpu_features import FEATURES  # noqa: E402
 from stormdrop.space.default import ranked  # noqa: E402
 from stormdrop.space.sketch import Sketch, sketches  # noqa: E402
 from stormdrop.target.cpu import cross  # noqa: E402
+from stormdrop.tuning import evolve  # noqa: E402
+from stormdrop.tuning.cost_model import CostModel, ModelRanker  # noqa: E402
+from stormdrop.tuning.evolve import Genome, Hasher, Operators  # noqa: E402
+from stormdrop.tuning.storm import ORIGINS, Storm  # noqa: E402
+from stormdrop.tuning.strategy import Outcome, Points, Ranker, candidate  # noqa: E402
 
 
 @dataclass

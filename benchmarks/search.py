@@ -42,27 +42,27 @@ from benchmarks.core import geometric_mean, label
 from benchmarks.long_storm import EXPECTED, LONG_PARTS, long_table
 from benchmarks.search_bench import ONE_EACH, ROUNDS, TURN_SECONDS, Bench, Case, ratio, seconds_in_turns
 from benchmarks.stored import StoredRows, TimeIsUp
-from stormdrop.cost.model import CostModel
+from stormdrop.device.host import detect
+from stormdrop.device.peak import PeakMeter
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import versions
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.peak import PeakMeter
-from stormdrop.search.droplet import Droplet
-from stormdrop.search.events import Event, NewBest, Trial
-from stormdrop.search.session import Session
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.storm import Storm
-from stormdrop.search.strategies import Context, StrategyFactory, best_of_each
-from stormdrop.search.strategy import Candidate, Space, Strategy, candidate
-from stormdrop.search.tools import RecordOrigin, Tools
-from stormdrop.search.tune import tune
+from stormdrop.operators.catalogue import build
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, replay
+from stormdrop.store.record import versions
+from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.droplet import Droplet
+from stormdrop.tuning.events import Event, NewBest, Trial
+from stormdrop.tuning.search_settings import TuneSettings
+from stormdrop.tuning.session import Session
+from stormdrop.tuning.storm import Storm
+from stormdrop.tuning.strategies import Context, StrategyFactory, best_of_each
+from stormdrop.tuning.strategy import Candidate, Space, Strategy, candidate
+from stormdrop.tuning.tools import RecordOrigin, Tools
+from stormdrop.tuning.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak after 300 trials, the seconds it took

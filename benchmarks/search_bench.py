@@ -8,11 +8,11 @@ from statistics import median
 import numpy as np
 
 from benchmarks.stored import StoredRows
+from stormdrop.device.device import Seconds
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.device import Seconds
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 

@@ -1,7 +1,7 @@
 """Shipped stores: of each class in a store, the few winners that serve all tasks of the class within 5 %.
 
     python -m benchmarks.shipped FILE.sqlite                                  count the winners of a shipped store
-    python -m benchmarks.shipped FILE.sqlite -o stormdrop/stores              write the file for this kind of CPU
+    python -m benchmarks.shipped FILE.sqlite -o stormdrop/store/winners              write the file for this kind of CPU
     python -m benchmarks.shipped FILE.sqlite --without resnet50 -o FOLDER     leave out the tasks of a model
 
 For each class and number of threads there is a table (task, schedule) -> time relative to the task's winner. The first
@@ -23,16 +23,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
+from stormdrop.device.host import nominal
 from stormdrop.measure.result import Timing
-from stormdrop.reservoir.record import DEFAULT
-from stormdrop.reservoir.shipped import shipped_file
-from stormdrop.reservoir.store import Store
-from stormdrop.reservoir.verdict import Verdict
-from stormdrop.runtime.host import nominal
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
+from stormdrop.store.record import DEFAULT
+from stormdrop.store.shipped import shipped_file
+from stormdrop.store.store import Store
+from stormdrop.store.verdict import Verdict
 from stormdrop.target.machine import Target
 
 MOST_SCHEDULES = 10

@@ -18,9 +18,9 @@ from benchmarks.core import geometric_mean
 from benchmarks.replayed import TABLES
 from benchmarks.stored import StoredRows
 from stormdrop.measure.replay import Table
-from stormdrop.search.replay import run_on_table
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.strategies import STRATEGIES
+from stormdrop.tuning.replay import run_on_table
+from stormdrop.tuning.search_settings import TuneSettings
+from stormdrop.tuning.strategies import STRATEGIES
 
 RESULTS = Path(__file__).parent / "results" / "stopping.json"
 FOLDERS = (TABLES, TABLES.parent / "regions")

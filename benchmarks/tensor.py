@@ -15,9 +15,9 @@ import numpy as np
 
 import stormdrop as sd
 from benchmarks.search_bench import medians_in_turns
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.device import Seconds
-from stormdrop.runtime.targets import target_for
+from stormdrop.device.device import Seconds
+from stormdrop.device.targets import target_for
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.microkernels import PRECISIONS, Precision

@@ -26,20 +26,20 @@ from typing import Any
 import numpy as np
 
 from stormdrop import zoo
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.base.version import __version__
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.device.host import detect
 from stormdrop.ir.keys import anchor_stages
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.host import detect
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import READER_RULES, refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay, sketches
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Target
-from stormdrop.version import __version__
 
 RESULTS = Path(__file__).parent / "results"
 SUMMARY = RESULTS / "transfer.json"

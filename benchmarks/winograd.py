@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.core import say
 from stormdrop import zoo
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.kernel import build
+from stormdrop.model.kernel import build
 from stormdrop.space.default import ranked
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from stormdrop.errors import (
+from stormdrop.base.errors import (
     BuildError,
     ModelError,
     RunError,
@@ -35,6 +35,7 @@ from stormdrop.errors import (
     UnsupportedOperator,
     UserError,
 )
+from stormdrop.base.version import __version__
 from stormdrop.ir.build import (
     cast,
     equal,
@@ -56,46 +57,45 @@ from stormdrop.ir.build import (
 from stormdrop.ir.build import reduce_max as max
 from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
-from stormdrop.version import __version__
 
 if TYPE_CHECKING:
-    from stormdrop.driver.compile import compile, load
-    from stormdrop.driver.mixed import MixedModel
-    from stormdrop.driver.tune import tune
+    from stormdrop.compiler.compile import compile, load
+    from stormdrop.device.host import detect
+    from stormdrop.device.pool.pool import Pool
     from stormdrop.export.c_library import export_library
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.graph.graph import Graph
-    from stormdrop.reservoir.store import Store
-    from stormdrop.runtime.host import detect
-    from stormdrop.runtime.kernel import Kernel, build
-    from stormdrop.runtime.model import Model
-    from stormdrop.runtime.open_model import OpenModel, load_compiled
-    from stormdrop.runtime.pool import Pool
-    from stormdrop.search.events import Tuned
-    from stormdrop.search.model_events import TunedModel
+    from stormdrop.model.kernel import Kernel, build
+    from stormdrop.model.mixed import MixedModel
+    from stormdrop.model.model import Model
+    from stormdrop.model.open_model import OpenModel, load_compiled
     from stormdrop.space.rules import RULES, Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
+    from stormdrop.store.store import Store
     from stormdrop.target.machine import Target
+    from stormdrop.tuning.api import tune
+    from stormdrop.tuning.events import Tuned
+    from stormdrop.tuning.model_events import TunedModel
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Modules that need the compiler are loaded on first use.
 _LAZY = {
-    "stormdrop.driver.compile": ("compile", "load"),
-    "stormdrop.driver.mixed": ("MixedModel",),
-    "stormdrop.driver.tune": ("tune",),
+    "stormdrop.compiler.compile": ("compile", "load"),
+    "stormdrop.model.mixed": ("MixedModel",),
+    "stormdrop.tuning.api": ("tune",),
     "stormdrop.export.c_library": ("export_library",),
     "stormdrop.frontend.custom": ("CustomOperator",),
     "stormdrop.graph.graph": ("Graph",),
-    "stormdrop.reservoir.store": ("Store",),
-    "stormdrop.runtime.host": ("detect",),
-    "stormdrop.runtime.kernel": ("Kernel", "build"),
-    "stormdrop.runtime.model": ("Model",),
-    "stormdrop.runtime.open_model": ("OpenModel", "load_compiled"),
-    "stormdrop.runtime.pool": ("Pool",),
-    "stormdrop.search.events": ("Tuned",),
-    "stormdrop.search.model_events": ("TunedModel",),
+    "stormdrop.store.store": ("Store",),
+    "stormdrop.device.host": ("detect",),
+    "stormdrop.model.kernel": ("Kernel", "build"),
+    "stormdrop.model.model": ("Model",),
+    "stormdrop.model.open_model": ("OpenModel", "load_compiled"),
+    "stormdrop.device.pool.pool": ("Pool",),
+    "stormdrop.tuning.events": ("Tuned",),
+    "stormdrop.tuning.model_events": ("TunedModel",),
     "stormdrop.space.rules": ("RULES", "Rule"),
     "stormdrop.space.schedule": ("Schedule",),
     "stormdrop.space.sketch": ("Sketch", "sketches"),

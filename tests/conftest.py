@@ -62,4 +62,4 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def no_shipped_stores(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests begin without the stores that come with the package: results must not depend on the machine."""
     folder = tmp_path_factory.getbasetemp() / "no-stores"
-    monkeypatch.setattr("stormdrop.reservoir.shipped.stores_dir", lambda: folder)
+    monkeypatch.setattr("stormdrop.store.shipped.stores_dir", lambda: folder)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
-from stormdrop.arguments import shape_from, shapes_by_name
-from stormdrop.ops.catalogue import build
+from stormdrop.base.arguments import shape_from, shapes_by_name
+from stormdrop.operators.catalogue import build
 from tests.support.graphs import graph_of
 from tests.support.tiny_onnx import dense
 

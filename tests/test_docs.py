@@ -45,12 +45,12 @@ from benchmarks import (
 from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.frontend.microsoft import UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.onnx import IMPORTERS
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.shapes import RULES
-from stormdrop.ops.catalogue import OPERATORS
+from stormdrop.operators.catalogue import OPERATORS
 from stormdrop.zoo.catalogue import NETWORKS
 from tests.support.pages import PAGES, README, ROOT, blocks, check_printed, console_blocks, page_name
 from tests.support.tiny_onnx import saved

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.driver.doctor import _environment
-from stormdrop.environment import VARIABLES, unknown_variables, variable
+from stormdrop.base.environment import VARIABLES, unknown_variables, variable
+from stormdrop.doctor.doctor import _environment
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,53 +19,48 @@ LAYERS = (
     "base",
     "ir",
     "target",
-    "ops",
+    "operators",
     "graph",
     "frontend",
     "zoo",
     "space",
     "lower",
     "codegen",
-    "runtime",
+    "device",
+    "builder",
+    "model",
     "pytorch",
     "measure",
-    "cost",
-    "reservoir",
-    "search",
+    "store",
+    "compiler",
+    "tuning",
     "export",
-    "driver",
     "compare",
+    "doctor",
     "report",
     "cli",
     "api",
 )
 """Lowest first."""
 LAYER_OF = {
-    "arguments": "base",
-    "environment": "base",
-    "errors": "base",
-    "files": "base",
-    "lru": "base",
-    "paths": "base",
-    "version": "base",
     "__main__": "api",
 }
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {
-    "stormdrop.search.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
-    "stormdrop.search.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
+    "stormdrop.tuning.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
+    "stormdrop.tuning.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.power", "stormdrop.ir.printer"}),
     frozenset({"stormdrop.ir.serial", "stormdrop.ir.tensor"}),
     frozenset(
         {
-            "stormdrop.search.curve",
+            "stormdrop.tuning.curve",
             "stormdrop.report.html",
             "stormdrop.report.plot",
-            "stormdrop.report.summary",
-            "stormdrop.search.events",
+            "stormdrop.report.search_result",
+            "stormdrop.tuning.events",
         }
     ),
 }
@@ -165,9 +160,9 @@ def test_modules_import_each_other_only_where_listed() -> None:
 
 
 def test_compiling_loads_no_search_and_no_function_of_its_modules_does() -> None:
-    script = "import sys, stormdrop.driver.compile; print(*sys.modules)"
+    script = "import sys, stormdrop.compiler.compile; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert "stormdrop.driver.stored" in loaded
+    assert "stormdrop.compiler.stored" in loaded
     modules = {m for m in loaded if m in files()} - {PACKAGE}  # the package imports its API when a name is asked for
     reached = modules | {i.module for m in modules for i in imported_by()[m] if not i.for_types}
     assert not [m for m in sorted(reached) if layer(m) == "search"]
@@ -194,9 +189,9 @@ def test_an_import_from_above_and_a_cycle_are_seen() -> None:
     def graph(**of: str) -> dict[str, frozenset[Import]]:
         return {f"stormdrop.{m}.x": frozenset({Import(f"stormdrop.{n}.x", False)} if n else ()) for m, n in of.items()}
 
-    assert upwards(graph(ir="graph", graph="ops", ops="")) == {"stormdrop.ir.x": {"stormdrop.graph.x"}}
-    assert cycles(graph(ir="graph", graph="ops", ops="")) == set()
-    assert cycles(graph(ir="graph", graph="ir", ops="ir")) == {frozenset({"stormdrop.ir.x", "stormdrop.graph.x"})}
+    assert upwards(graph(ir="graph", graph="operators", operators="")) == {"stormdrop.ir.x": {"stormdrop.graph.x"}}
+    assert cycles(graph(ir="graph", graph="operators", operators="")) == set()
+    assert cycles(graph(ir="graph", graph="ir", operators="ir")) == {frozenset({"stormdrop.ir.x", "stormdrop.graph.x"})}
 
 
 def test_a_public_class_name_means_one_thing_in_the_whole_package() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from stormdrop.lru import Lru
+from stormdrop.base.lru import Lru
 
 
 @dataclass(frozen=True)

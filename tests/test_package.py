@@ -35,7 +35,7 @@ def test_importing_loads_neither_the_compiler_nor_the_search_nor_the_store() -> 
             "matplotlib",
             "lightgbm",
             "torch",
-            "stormdrop.search.tune",
+            "stormdrop.tuning.tune",
             "stormdrop.space.sketch",
         }
         & loaded

@@ -33,8 +33,8 @@ from stormdrop.lower.program import (
     Update,
     statements,
 )
-from stormdrop.report import model as report
-from stormdrop.search import events
+from stormdrop.report import model_reports as report
+from stormdrop.tuning import events
 from tests.nets.catalogue import NETS
 from tests.nets.json_keys import COMMANDS, json_keys
 from tests.nets.models import networks, node_suite

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import stormdrop as sd
+from stormdrop.base.errors import warn
 from stormdrop.cli.main import main
-from stormdrop.errors import warn
 from stormdrop.report.logs import warnings_as_notes
 from stormdrop.space.schedule import Schedule
 from tests.support.remarks import every_remark, remarks

@@ -39,11 +39,11 @@ from benchmarks.reuse.recording import Recorder
 from benchmarks.reuse.table import Table, TableFile, path_for, read_rows, recipient_id, stored_tables
 from benchmarks.reuse.text import PARTS, report, value_text
 from stormdrop import zoo
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
+from stormdrop.device.host import nominal
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir import shipped
-from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import nominal
+from stormdrop.store import shipped
+from stormdrop.store.store import Store
 from stormdrop.target.cpu import Cpu
 
 MODELS = (

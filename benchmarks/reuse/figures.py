@@ -21,7 +21,7 @@ from benchmarks.reuse.table import (
     family_of,
     mark_of,
 )
-from stormdrop.search.reuse import MOST_DONORS
+from stormdrop.tuning.reuse import MOST_DONORS
 
 NEAR = 1.02
 """A search has reached the best known when it takes at most this many times as long."""

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.reuse.table import Recipient, Table, mark_of
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
-from stormdrop.reservoir.record import DEFAULT, DONOR, Record, versions
-from stormdrop.reservoir.verdict import NO_CHALLENGER, Verdict
-from stormdrop.search.session import CHECKED
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
+from stormdrop.store.record import DEFAULT, DONOR, Record, versions
+from stormdrop.store.verdict import NO_CHALLENGER, Verdict
 from stormdrop.target.machine import Target
+from stormdrop.tuning.session import CHECKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from benchmarks.reuse.table import ModelWorth, Table, recipient_id
 from stormdrop import zoo
-from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.in_model import REVERTED, accept
+from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.search.model_events import TunedModel, TunedTask
-from stormdrop.search.model_task import least_seconds
-from stormdrop.search.tools import Measures
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
+from stormdrop.tuning.in_model import REVERTED, accept
+from stormdrop.tuning.model_events import TunedModel, TunedTask
+from stormdrop.tuning.model_task import least_seconds
+from stormdrop.tuning.tools import Measures
 
 RACE_SECONDS = 2.0
 """Seconds for which a model is timed, with the best known schedules and with defaults each."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.reuse.figures import Matrix, PoolPoint
-from stormdrop.files import cannot_write
+from stormdrop.base.files import cannot_write
 from stormdrop.report.plot import COLOURS, check_plot
 
 

@@ -26,23 +26,23 @@ from benchmarks.reuse.held_out import HeldOutStores, keep_trials
 from benchmarks.reuse.networks import Network, worth_in_model
 from benchmarks.reuse.table import Recipient, Row, SearchKind, Table, TableFile, family_of, mark_of, recipient_id
 from benchmarks.reuse.turns import Turns, in_turns
-from stormdrop.errors import ScheduleError, StormdropError
+from stormdrop.base.errors import ScheduleError, StormdropError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Timing
-from stormdrop.reservoir.donors import Kinship, kinship
-from stormdrop.reservoir.record import DONOR, Record, versions
-from stormdrop.reservoir.store import Store
-from stormdrop.search.events import Event, NewBest
-from stormdrop.search.reuse import MOST_DONORS
-from stormdrop.search.settings import TuneSettings
-from stormdrop.search.tools import Measures
-from stormdrop.search.tune import tune
-from stormdrop.search.tune_model import MODEL_SETTINGS
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
+from stormdrop.store.donors import Kinship, kinship
+from stormdrop.store.record import DONOR, Record, versions
+from stormdrop.store.store import Store
 from stormdrop.target.cpu import Cpu
+from stormdrop.tuning.events import Event, NewBest
+from stormdrop.tuning.reuse import MOST_DONORS
+from stormdrop.tuning.search_settings import TuneSettings
+from stormdrop.tuning.tools import Measures
+from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tune_model import MODEL_SETTINGS
 
 DONOR_LOADS, DONOR_ROUNDS = 6, 1
 """`loads` and `rounds` of `in_turns`, for re-fitted donors: with four, the luckiest of many candidates was chosen, and

@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from stormdrop.reservoir.record import group_name
 from stormdrop.space.schedule import Schedule
+from stormdrop.store.record import group_name
 from stormdrop.target.cpu import Cpu
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from benchmarks.reuse.table import HalfRatios, halves
-from stormdrop.errors import RunError
+from stormdrop.base.errors import RunError
+from stormdrop.device.rotation import rotation_bytes
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure, Timing
-from stormdrop.runtime.rotation import rotation_bytes
-from stormdrop.search.tools import Measures
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import Surroundings
 from stormdrop.target.machine import Target
+from stormdrop.tuning.tools import Measures
 
 MOST_TOGETHER = 32
 HELD_BYTES = 2 << 30

@@ -31,7 +31,7 @@ def calibrate(
     kept only if they order programs of tasks outside the fit better.
     """
     from stormdrop.cli.op import open_store
-    from stormdrop.driver.calibrate import calibrate
+    from stormdrop.doctor.calibrate import calibrate
     from stormdrop.report.machine import print_calibration
 
     found = calibrate(threads, open_store(store_path), models, fresh, reset, lambda told: say(notes(), told))

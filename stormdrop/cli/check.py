@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from stormdrop.compare.exact import CheckedOutput
     from stormdrop.compare.oracle import Oracle
-    from stormdrop.runtime.model import Model
+    from stormdrop.model.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
     # At a size: the oracle of its results, and the inputs that are constants.
@@ -223,7 +223,7 @@ def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads
 
 def _judgeable(model: Model) -> list[str]:
     """Returns the outputs that hold numbers. Texts and sequences are computed by onnxruntime alone."""
-    from stormdrop.driver.mixed import ForeignPort
+    from stormdrop.model.mixed import ForeignPort
 
     foreign = [p for p in model.outputs if isinstance(p, ForeignPort)]
     for port in foreign:
@@ -234,7 +234,7 @@ def _judgeable(model: Model) -> list[str]:
 def _oracle(opened: Opened, against: str | None, threads: int | None, is_first: bool) -> Oracle:
     """Returns the other side of the comparison. Only the first of several sizes prints notes."""
     from stormdrop.compare.oracle import OnnxReference, OnnxRuntime, Reference, has_onnxruntime
-    from stormdrop.runtime.threads import thread_count
+    from stormdrop.device.threads import thread_count
 
     if opened.mixed is not None and against == "reference":
         return OnnxReference(opened.onnx)
@@ -303,11 +303,11 @@ def bench(
     and CPU time are printed beside them. A model with a part in onnxruntime is compiled again in its process.
     """
     from stormdrop.compare.steady import Side, steady
-    from stormdrop.driver.mixed import MixedModel
+    from stormdrop.device.pool.pool_settings import PoolSettings
+    from stormdrop.device.threads import thread_count
+    from stormdrop.model.mixed import MixedModel
+    from stormdrop.model.open_model import load_compiled
     from stormdrop.report.versus import bench_json, print_bench, print_profile
-    from stormdrop.runtime.open_model import load_compiled
-    from stormdrop.runtime.pool_settings import PoolSettings
-    from stormdrop.runtime.threads import thread_count
 
     pool: dict[str, Any] = {k: v for k, v in (("spin", spin), ("affinity", affinity)) if v is not None}
     if pool:  # a fault is reported before anything is compiled

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
-from stormdrop.errors import StormdropError
 from stormdrop.report.console import results
 from stormdrop.report.text import clean
 
@@ -104,10 +104,10 @@ def main(ctx: click.Context) -> None:
 _ELSEWHERE = {
     "op": ("stormdrop.cli.op", "Tune one operator and show its kernel."),
     "tune": ("stormdrop.cli.tune", "Search for faster kernels of a model, and keep them."),
-    "info": ("stormdrop.cli.model", "Say what a model is made of."),
-    "compile": ("stormdrop.cli.model", "Write a model's native code to a file."),
-    "run": ("stormdrop.cli.model", "Run a model once, on given or random inputs."),
-    "show": ("stormdrop.cli.model", "Show how a kernel of a model is computed."),
+    "info": ("stormdrop.cli.model_commands", "Say what a model is made of."),
+    "compile": ("stormdrop.cli.model_commands", "Write a model's native code to a file."),
+    "run": ("stormdrop.cli.model_commands", "Run a model once, on given or random inputs."),
+    "show": ("stormdrop.cli.model_commands", "Show how a kernel of a model is computed."),
     "check": ("stormdrop.cli.check", "Compare a model's results with onnxruntime's."),
     "bench": ("stormdrop.cli.check", "Time a model, alone or against onnxruntime."),
     "calibrate": ("stormdrop.cli.calibrate", "Fit the estimate of kernels to this machine."),
@@ -138,10 +138,10 @@ def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: boo
     if (target_name or "host") != "host":
         _gpu_peak(target_name or "", fresh, as_json)
         return
+    from stormdrop.device.host import detect
+    from stormdrop.device.peak import measure_peak
+    from stormdrop.device.threads import warn_if_crowded
     from stormdrop.report.machine import print_peak
-    from stormdrop.runtime.host import detect
-    from stormdrop.runtime.peak import measure_peak
-    from stormdrop.runtime.threads import warn_if_crowded
 
     target = detect(threads)
     warn_if_crowded(target.threads)
@@ -155,10 +155,10 @@ def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: boo
 def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
     if target_name.startswith("cuda:sm_"):
         raise click.UsageError("a peak is measured on a GPU that is here: --target cuda or cuda:NUMBER")
+    from stormdrop.device.cuda.detect import detect_gpu
+    from stormdrop.device.cuda.device import cuda_device
+    from stormdrop.device.cuda.peak import measure_gpu_peak
     from stormdrop.report.machine import print_gpu_peak
-    from stormdrop.runtime.cuda.detect import detect_gpu
-    from stormdrop.runtime.cuda.device import cuda_device
-    from stormdrop.runtime.cuda.peak import measure_gpu_peak
 
     ordinal = int(target_name.partition(":")[2] or 0)
     found = measure_gpu_peak(cuda_device(ordinal), fresh)
@@ -182,7 +182,7 @@ Examples:
 @options.as_json
 def doctor(target_name: str | None, threads: int | None, as_json: bool) -> None:
     """Check this installation: build and run one kernel, and print the fault if there is one."""
-    from stormdrop.driver.doctor import diagnose
+    from stormdrop.doctor.doctor import diagnose
     from stormdrop.report.machine import print_diagnosis
 
     found = diagnose(threads, target_name)

@@ -9,14 +9,14 @@ from stormdrop.cli import options
 from stormdrop.report.console import notes, say
 
 if TYPE_CHECKING:
-    from stormdrop.driver.specialise import OpenSource
+    from stormdrop.compiler.specialise import OpenSource
 
     Shapes = Mapping[str, tuple[int, ...]]
 
 
 def only_size(model: str, opened: OpenSource) -> Shapes:
     """Returns the shapes at batch 1, with a note. Raises UserError if other dimensions are open."""
-    from stormdrop.driver.open_sizes import OpenSizes
+    from stormdrop.compiler.open_sizes import OpenSizes
 
     sizes = OpenSizes.of(opened)
     batch = sizes.batch_of_one()
@@ -28,7 +28,7 @@ def only_size(model: str, opened: OpenSource) -> Shapes:
 
 def first_size(model: str, opened: OpenSource) -> Shapes:
     """Returns the shapes of the first size that works, with a note."""
-    from stormdrop.driver.open_sizes import OpenSizes
+    from stormdrop.compiler.open_sizes import OpenSizes
     from stormdrop.ir.shape import shapes_text
 
     sizes = OpenSizes.of(opened)
@@ -41,6 +41,6 @@ def first_size(model: str, opened: OpenSource) -> Shapes:
 
 
 def _say_batch(model: str, shapes: Shapes) -> None:
-    from stormdrop.driver.open_sizes import batch_text
+    from stormdrop.compiler.open_sizes import batch_text
 
     say(notes(), f"{batch_text(model, shapes)}; --shapes gives another size")

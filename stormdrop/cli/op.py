@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
-from stormdrop.errors import StormdropError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stormdrop.driver.operator import OperatorReport, Plan
     from stormdrop.ir.expr import Dtype
-    from stormdrop.reservoir.store import Store
+    from stormdrop.store.store import Store
+    from stormdrop.tuning.operator import OperatorReport, Plan
 
 SHOWN = ("sketches", "loops", "llvm", "asm")
 DTYPES = ("f32", "bf16")
@@ -28,7 +28,7 @@ class _OperatorCommand(click.Command):
     """A command that lists the operators in its help only, since they import NumPy."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from stormdrop.ops.catalogue import OPERATORS
+        from stormdrop.operators.catalogue import OPERATORS
 
         super().format_help_text(ctx, formatter)
         formatter.width = max(formatter.width, 110)
@@ -109,7 +109,7 @@ def op(
     """
     _refuse_contradictions(ctx, default_only, searches, as_json, show)
     rules = options.rules_with(own_rules)
-    from stormdrop.ops.catalogue import build, resolve
+    from stormdrop.operators.catalogue import build, resolve
 
     with options.wrong_usage():
         operator, sizes = resolve(name, args)
@@ -118,9 +118,9 @@ def op(
         from stormdrop.report.plot import check_plot
 
         check_plot(plot_path)
-    from stormdrop.driver.operator import Plan
     from stormdrop.report.operator import print_operator
     from stormdrop.target.cpu import Cpu
+    from stormdrop.tuning.operator import Plan
 
     console = notes()
     store = None if default_only else open_store(store_path)
@@ -140,10 +140,10 @@ def op(
 
 def measured(plan: Plan, console: Console, quiet: bool) -> OperatorReport:
     """Runs a plan with a live view of it; with `quiet` there is no view, since the log contains everything."""
-    from stormdrop.driver.operator import PeakWatch, known, measure_operator
     from stormdrop.report.logs import LogListener
     from stormdrop.report.operator import known_text
     from stormdrop.report.progress import TuningProgress
+    from stormdrop.tuning.operator import PeakWatch, known, measure_operator
 
     watch = PeakWatch(plan.target)
     if len(plan.searches) == 1 and (best := known(plan)) is not None:
@@ -171,7 +171,7 @@ def open_store(path: str | None) -> Store | None:
 
     Without the usual store, tuning continues and stores nothing.
     """
-    from stormdrop.reservoir.store import Store
+    from stormdrop.store.store import Store
 
     if path == "none":
         return None

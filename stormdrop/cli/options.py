@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import clean
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.frontend.custom import CustomOperator
-    from stormdrop.search.goal import Goal
     from stormdrop.space.rules import Rule
     from stormdrop.target.machine import Target
+    from stormdrop.tuning.goal import Goal
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
-"""The strategies of `stormdrop.search.strategies`, which is not imported for the sake of `--help`."""
+"""The strategies of `stormdrop.tuning.strategies`, which is not imported for the sake of `--help`."""
 REUSES = ("seed", "only", "off")
-"""The modes of `stormdrop.search.reuse`."""
+"""The modes of `stormdrop.tuning.reuse`."""
 PRECISIONS = ("f32", "tf32", "3xtf32", "bf16", "fp16")
 """The precisions of `stormdrop.target.microkernels`."""
 
@@ -64,7 +64,7 @@ def seconds_of(value: object) -> float:
 
 def goal_of(value: str) -> Goal:
     """Parses an objective: latency, speedup, or a target for each model such as 5ms,12ms."""
-    from stormdrop.search.goal import GeometricMean, LatencyTargets, TotalLatency
+    from stormdrop.tuning.goal import GeometricMean, LatencyTargets, TotalLatency
 
     if value in ("latency", "speedup"):
         return TotalLatency() if value == "latency" else GeometricMean()
@@ -139,7 +139,7 @@ target = click.option("--target", "target_name", metavar="TARGET", callback=_tar
 
 def machine(target_name: str | None, threads: int | None) -> Target:
     """Returns the target of `--target` and `--threads`. Raises UserError."""
-    from stormdrop.runtime.targets import target_for
+    from stormdrop.device.targets import target_for
 
     return target_for(target_name, threads)
 
@@ -167,7 +167,7 @@ def operators_of(references: tuple[str, ...]) -> tuple[CustomOperator, ...]:
         return imported(references)
 
 
-ARGUMENTS = "stormdrop.arguments"
+ARGUMENTS = "stormdrop.base.arguments"
 """The key of the arguments that the command line was made of, in the context of a command."""
 
 

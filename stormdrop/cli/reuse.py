@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stormdrop.base.errors import UserError
 from stormdrop.cli import options
 from stormdrop.cli.source import Source, source_options
-from stormdrop.errors import UserError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
-    from stormdrop.reservoir.store import Store
+    from stormdrop.store.store import Store
 
 _told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
 store_option = options.output("--store", "path", metavar="PATH", told=_told)
 
 
 def place_of(path: Path | None) -> Path:
-    from stormdrop.reservoir.store import default_path
+    from stormdrop.store.store import default_path
 
     return default_path() if path is None else path.absolute()
 
 
 def viewed(path: Path | None) -> Store:
     """Opens the store for reading. An absent store in the default place counts as empty."""
-    from stormdrop.reservoir.store import Store
+    from stormdrop.store.store import Store
 
     place = place_of(path)
     return Store.in_memory() if path is None and not is_there(place) else Store.view(place)
@@ -68,8 +68,8 @@ def donors(source: Source, donors: tuple[str, ...], threads: int | None, path: P
     classes for which it has winners.
     """
     from stormdrop.report.donors import donors_json, print_donors
-    from stormdrop.search.donors import by_class, donor_models, donors_of_model
-    from stormdrop.search.reuse import absent_donors
+    from stormdrop.tuning.donors import by_class, donor_models, donors_of_model
+    from stormdrop.tuning.reuse import absent_donors
 
     with viewed(path) as opened:
         if warning := absent_donors(donors, opened):

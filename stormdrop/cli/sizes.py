@@ -1,6 +1,6 @@
 """The sizes at which a command runs a model: one size if all shapes are settled, else the sizes of its options.
 
-Open dimensions take their sizes from `--input` files, else from each `--shapes`, else from `driver.open_sizes`.
+Open dimensions take their sizes from `--input` files, else from each `--shapes`, else from `compiler.open_sizes`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stormdrop.base.errors import UserError
 from stormdrop.cli import options
 from stormdrop.cli.source import Built, Opened, Source, built
-from stormdrop.errors import UserError
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stormdrop.driver.specialise import OpenSource
-    from stormdrop.runtime.image import OpenPort, Port
-    from stormdrop.runtime.model import Model
+    from stormdrop.compiler.specialise import OpenSource
+    from stormdrop.model.image import OpenPort, Port
+    from stormdrop.model.model import Model
 
     Arrays = Mapping[str, NDArray[Any]]
 
@@ -73,9 +73,9 @@ def sizes_of(
     Wrong inputs are refused before anything is compiled.
     """
     from stormdrop.compare.inputs import read_inputs
+    from stormdrop.device.arrays import random_inputs
     from stormdrop.ir.shape import shapes_text
-    from stormdrop.runtime.arrays import random_inputs
-    from stormdrop.runtime.open_model import OpenModel
+    from stormdrop.model.open_model import OpenModel
 
     is_before = compiled is not None or source.is_compiled
     before = built(source, None, compiled, target_name, threads, taken) if is_before else None
@@ -113,7 +113,7 @@ def sizes_of(
 
 def judged_at(sized: Sized, outputs: Callable[[], T]) -> T | None:
     """Returns the result of `outputs`. Errors name the size. A size that was chosen here is skipped, with a note."""
-    from stormdrop.driver.open_sizes import at_size
+    from stormdrop.compiler.open_sizes import at_size
 
     try:
         with at_size({name: array.shape for name, array in sized.arrays.items()}):
@@ -139,21 +139,21 @@ def _ranges(opened: Opened | None) -> Mapping[str, tuple[int, int]]:
 
 
 def _at(port: Port, shape: tuple[int, ...]) -> Port:
-    from stormdrop.runtime.image import Port
+    from stormdrop.model.image import Port
 
     return Port(port.name, shape, port.dtype)
 
 
 def _declared(unsettled: OpenSource) -> Sequence[OpenPort]:
-    from stormdrop.runtime.image import OpenPort
+    from stormdrop.model.image import OpenPort
 
     return [OpenPort.of(p.name, p.dimensions, p.dtype) for p in unsettled.interface.inputs]
 
 
 def _wanted(source: Source, unsettled: OpenSource, is_one: bool = False) -> list[tuple[tuple[int, ...], ...]]:
     """Returns the shapes of all inputs, for each `--shapes`, or for sizes that work, which are printed."""
-    from stormdrop.driver.open_sizes import OpenSizes, refused_text, sizes_text
-    from stormdrop.runtime.open_model import complete_shapes
+    from stormdrop.compiler.open_sizes import OpenSizes, refused_text, sizes_text
+    from stormdrop.model.open_model import complete_shapes
 
     ports = _declared(unsettled)
     if source.sizes:
@@ -185,14 +185,14 @@ def compile_sizes(source: Source, target_name: str | None, threads: int | None, 
 
 
 def specialised(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
-    from stormdrop.runtime.open_model import OpenModel
+    from stormdrop.model.open_model import OpenModel
 
     return model.specialise(shapes) if isinstance(model, OpenModel) else model
 
 
 def models_of(model: Model) -> tuple[Model, ...]:
     """Returns a model for each compiled size."""
-    from stormdrop.runtime.open_model import OpenModel
+    from stormdrop.model.open_model import OpenModel
 
     return model.models if isinstance(model, OpenModel) else (model,)
 
@@ -200,7 +200,7 @@ def models_of(model: Model) -> tuple[Model, ...]:
 def _open_model(source: Source, target_name: str | None, threads: int | None, taken: str | None) -> Built:
     """Returns a model that is compiled for each size with which it runs."""
     from stormdrop.compare.inputs import read_bound
-    from stormdrop.driver.compile import compile
+    from stormdrop.compiler.compile import compile
 
     model = compile(
         source.origin(),

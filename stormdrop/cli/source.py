@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormdrop.arguments import shape_from
+from stormdrop.base.arguments import shape_from
+from stormdrop.base.errors import StormdropError, UserError
 from stormdrop.cli import options
 from stormdrop.cli.one_size import first_size, only_size
-from stormdrop.driver import COMPILED, ZOO
-from stormdrop.errors import StormdropError, UserError
+from stormdrop.compiler import COMPILED, ZOO
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import clean, one_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stormdrop.driver.choose import Choose
-    from stormdrop.driver.fallback import Fallback
-    from stormdrop.driver.specialise import OpenSource
+    from stormdrop.compiler.choose import Choose
+    from stormdrop.compiler.specialise import OpenSource
+    from stormdrop.device.arrays import Wanted
     from stormdrop.frontend.mixed import MixedGraph
     from stormdrop.frontend.open_dimensions import Interface
     from stormdrop.graph.graph import Graph
     from stormdrop.graph.partition import Partition
-    from stormdrop.runtime.arrays import Wanted
-    from stormdrop.runtime.image import Image
-    from stormdrop.runtime.model import Model
+    from stormdrop.model.fallback import Fallback
+    from stormdrop.model.image import Image
+    from stormdrop.model.model import Model
     from stormdrop.space.rules import Rule
     from stormdrop.target.machine import Target
 
@@ -95,14 +95,14 @@ class Source:
 
     def origin(self) -> Any:
         """Returns the model for other parts of Stormdrop: a path, or a network of the zoo as an ONNX model."""
-        from stormdrop.driver.compile import network
+        from stormdrop.compiler.compile import network
 
         return network(self.model, self.shapes, bool(self.sizes)) if self.model.startswith(ZOO) else self.model
 
     def unsettled(self) -> OpenSource | None:
         """Returns the model if it leaves dimensions open that `--shapes` does not give, else None. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
-        from stormdrop.driver.specialise import open_source
+        from stormdrop.compiler.specialise import open_source
         from stormdrop.frontend.parsed import parsed
 
         if self.model.startswith(ZOO) and not self.sizes:
@@ -143,8 +143,8 @@ class Source:
 
     def _opened(self, settled: Callable[[str, OpenSource], Mapping[str, tuple[int, ...]]]) -> Opened:
         from stormdrop.compare.inputs import read_bound
-        from stormdrop.driver.compile import load_parts
-        from stormdrop.driver.specialise import open_source
+        from stormdrop.compiler.compile import load_parts
+        from stormdrop.compiler.specialise import open_source
         from stormdrop.frontend.mixed import MixedGraph
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.frontend.parsed import parsed
@@ -180,8 +180,8 @@ class Source:
 
     def open_images(self, threads: int | None) -> tuple[Image, ...]:
         """Returns the images of a compiled model, by size, whether or not it runs here."""
-        from stormdrop.runtime.image import Image
-        from stormdrop.runtime.package import load_any
+        from stormdrop.model.image import Image
+        from stormdrop.model.package import load_any
 
         self._check_settled()
         found = load_any(self.model, threads)[0]
@@ -189,7 +189,7 @@ class Source:
 
     def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
         """Reads a model that was compiled before."""
-        from stormdrop.runtime.open_model import load_compiled
+        from stormdrop.model.open_model import load_compiled
 
         self._check_settled()
         name, _, precision = (target_name or "").partition("/")
@@ -229,7 +229,7 @@ class Opened:
     @property
     def inputs(self) -> Sequence[Wanted]:
         """The inputs of the model. Raises UserError for texts and sequences, which no file can give."""
-        from stormdrop.driver.mixed import ForeignPort, port_of
+        from stormdrop.model.mixed import ForeignPort, port_of
 
         ports = self.graph.inputs if self.mixed is None else [port_of(p) for p in self.mixed.inputs]
         for p in ports:
@@ -244,7 +244,7 @@ class Opened:
     @property
     def parts(self) -> Partition:
         """Its kernels; the graph passes run each time."""
-        from stormdrop.driver.compile import tasks_of
+        from stormdrop.compiler.compile import tasks_of
 
         return tasks_of(self.graph, self.winograd)
 
@@ -261,7 +261,7 @@ class Opened:
 
     def size_key(self, source: Source) -> str:
         """Returns the key of this size, if the model leaves dimensions open; else an empty key."""
-        from stormdrop.driver.compile import size_key
+        from stormdrop.compiler.compile import size_key
 
         return size_key(source.model, self.graph, self.bound, options.operators_of(source.own_operators))
 
@@ -313,7 +313,7 @@ def _fallback(name: str, models: Sequence[str], target_name: str | None) -> Fall
         raise click.UsageError(f"{told}: leave out --fallback")
     if is_compiled or is_for_gpu:
         return None
-    from stormdrop.driver.fallback import fallback_of
+    from stormdrop.model.fallback import fallback_of
 
     return fallback_of(name, lambda line: say(notes(), one_line(line, 500)))
 
@@ -353,8 +353,8 @@ def choices_for(parts: Partition, target: Target, taken: str | None, rules: tupl
 
     `taken` is `defaults`, `trials`, or None: verdicts.
     """
-    from stormdrop.driver.choose import Choice
-    from stormdrop.driver.stored import stored_schedules
+    from stormdrop.compiler.choose import Choice
+    from stormdrop.compiler.stored import stored_schedules
 
     def unreadable(error: StormdropError) -> None:
         say(notes(), f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
@@ -412,10 +412,10 @@ def compile_model(opened: Opened, target: Target, taken: str | None, rules: tupl
     """Compiles a model, with a line on the terminal that shows the progress."""
     from rich.text import Text
 
-    from stormdrop.driver.choose import Origin
-    from stormdrop.driver.compile import tasks_of
-    from stormdrop.driver.mixed import mixed_model
-    from stormdrop.driver.model_build import build_model
+    from stormdrop.compiler.choose import Origin
+    from stormdrop.compiler.compile import tasks_of
+    from stormdrop.compiler.model_build import build_model
+    from stormdrop.model.mixed import mixed_model
 
     console = notes()
     began = time.perf_counter()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from stormdrop.base.errors import UserError
 from stormdrop.cli import options
 from stormdrop.cli.reuse import donors, is_there, place_of, store_option, viewed, written
-from stormdrop.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
 
 if TYPE_CHECKING:
-    from stormdrop.reservoir.store import Filters, Store
+    from stormdrop.store.store import Filters, Store
 
 EXAMPLES = """\b
 Examples:
@@ -98,8 +98,8 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
     verdict decides the schedule of `compile`: its method, and its speedup over the incumbent.
     """
     from stormdrop.report.store import print_summaries, summary_json
-    from stormdrop.reservoir.store import Filters
-    from stormdrop.search.reuse import absent_donors
+    from stormdrop.store.store import Filters
+    from stormdrop.tuning.reuse import absent_donors
 
     with viewed(path) as opened:
         found = opened.summaries(Filters(target=target, cold=cold))
@@ -130,7 +130,7 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
     The verdict, if there is one, is shown too: the schedule of `compile`, its method, its incumbent, and its time.
     """
     from stormdrop.report.store import best_json, print_best
-    from stormdrop.reservoir.store import Filters
+    from stormdrop.store.store import Filters
 
     with viewed(path) as opened:
         wanted = Filters(task, target, cold)
@@ -181,7 +181,7 @@ def export(
     """Write trials, then verdicts, to a FILE (by default to stdout), one JSON object a line, which `import` reads
     anywhere.
     """
-    from stormdrop.reservoir.store import Filters
+    from stormdrop.store.store import Filters
 
     if as_json and file == "-":
         raise click.UsageError("the lines themselves go to stdout: give a FILE to have a report with --json")
@@ -222,7 +222,7 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
     the reason; all other lines are kept. The exit code is 1 if any was refused. Imported verdicts are schedules for
     tuning to begin from: compiling uses only verdicts decided here.
     """
-    from stormdrop.reservoir.store import Store
+    from stormdrop.store.store import Store
 
     with written(Store.open(path), path) as opened:
         done = opened.import_(file, foreign=foreign)
@@ -271,7 +271,7 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("there is no limit: give --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
         raise click.UsageError("--winners goes with --older-than")
-    from stormdrop.reservoir.evict import Pruned, Pruning, prune_file
+    from stormdrop.store.evict import Pruned, Pruning, prune_file
 
     place, older_than = place_of(path), None if age is None else time.time() - age
     wanted = Pruning(None if max_bytes is None else int(max_bytes), older_than, winners)
@@ -302,7 +302,7 @@ def forget(task: str, trials: bool, path: Path | None, target: str | None, cold:
     These are its own verdicts, and its part in verdicts of models. `compile` treats it as never tuned, until it is
     tuned anew. Trials stay unless --trials is given: the next tuning begins from them.
     """
-    from stormdrop.reservoir.store import Filters, Store
+    from stormdrop.store.store import Filters, Store
 
     with written(Store.open(path), path) as opened:
         done = opened.forget(_found(opened, Filters(task, target, cold)), with_trials=trials)

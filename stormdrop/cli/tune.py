@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
 from stormdrop.cli.op import open_store
 from stormdrop.cli.show_hint import print_show_hint
 from stormdrop.cli.source import Source, source_options
-from stormdrop.errors import StormdropError
 from stormdrop.ir.shape import shapes_text
 from stormdrop.report.console import heading, notes, print_pairs, results, say
 from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.graph.partition import Partition
-    from stormdrop.reservoir.store import Store
-    from stormdrop.reservoir.verdict import Verdict
-    from stormdrop.search.goal import Goal
-    from stormdrop.search.model_events import ModelEvent, TunedModel
     from stormdrop.space.rules import Rule
+    from stormdrop.store.store import Store
+    from stormdrop.store.verdict import Verdict
+    from stormdrop.tuning.goal import Goal
+    from stormdrop.tuning.model_events import ModelEvent, TunedModel
 
 EARLY = 0.95
 """A search that spent less of its seconds seems to have ended early."""
@@ -109,7 +109,7 @@ def tune(
 
     Several sizes of one MODEL that leaves dimensions open are tuned together: repeat --shapes.
     """
-    from stormdrop.search.goal import TotalLatency, WeightedLatency
+    from stormdrop.tuning.goal import TotalLatency, WeightedLatency
 
     if len(sources) > 1 and sources[0].sizes:
         raise click.UsageError("--shapes gives several shapes of one input: tune one MODEL at several sizes")
@@ -123,12 +123,12 @@ def tune(
     rules = each[0].rules
     read = [_read(at_size) for at_size in each]
     models, keys = [parts for parts, _ in read], [key for _, key in read]
+    from stormdrop.device.targets import peak_meter
     from stormdrop.report.logs import LogListener
     from stormdrop.report.model_progress import ModelProgress, print_tuned
     from stormdrop.report.objective import objective_json, target_of
-    from stormdrop.runtime.targets import peak_meter
-    from stormdrop.search.events import Warned
-    from stormdrop.search.tune_model import MODEL_SETTINGS, tune_models
+    from stormdrop.tuning.events import Warned
+    from stormdrop.tuning.tune_model import MODEL_SETTINGS, tune_models
 
     target = options.machine(target_name, threads)
     settings = MODEL_SETTINGS.on(target)
@@ -203,8 +203,8 @@ def _accepted(
     key: str,
 ) -> TunedModel:
     """Returns the schedules that the model itself accepts. A failure here does not affect the results of the search."""
-    from stormdrop.driver.in_model import accept, kept_in, verdicts_of
     from stormdrop.report.live import StatusLine
+    from stormdrop.tuning.in_model import accept, kept_in, verdicts_of
 
     try:
         timed = partial(accept, parts, tuned, store, rules=rules, decided=decided, size=key)

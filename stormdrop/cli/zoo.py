@@ -66,7 +66,7 @@ def build(
     name: str, output: Path | None, batch: int, symbolic_batch: bool, seed: int, opset: int | None, as_json: bool
 ) -> None:
     """Write a network as an ONNX file; an existing file is replaced once the new file is complete."""
-    from stormdrop.files import replacing
+    from stormdrop.base.files import replacing
     from stormdrop.zoo import DEFAULT_OPSET, build, parameters
     from stormdrop.zoo.catalogue import describe
 

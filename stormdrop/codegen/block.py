@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
-from stormdrop.errors import BuildError
 from stormdrop.ir.expr import ITEMSIZE, Combiner, Var
 from stormdrop.lower.program import Buffer, Combine, Threads
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import ENTRY, PREPARE, routines
 from stormdrop.codegen.block import BlockWriter
 from stormdrop.codegen.memory import Pages
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.codegen.tile import TileWriter
-from stormdrop.errors import BuildError
 from stormdrop.ir.expr import Const, Expr, Load, Select, Var
 from stormdrop.lower.program import (
     Barrier,

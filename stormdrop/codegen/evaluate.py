@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer, literal
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.dtypes import INTEGERS, integer_range, is_exact
 from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk

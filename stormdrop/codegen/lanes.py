@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import SsaValue, Writer, splat
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import Affine, affine, conjunction, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select
 from stormdrop.lower.instance import TileCursor

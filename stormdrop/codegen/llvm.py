@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 
-from stormdrop.errors import BuildError
+from stormdrop.base.errors import BuildError
 
 
 class TargetLike(Protocol):

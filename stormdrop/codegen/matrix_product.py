@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.text import SsaValue, Writer
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import ITEMSIZE, Axis
 from stormdrop.lower.fragments import GROUP, ROW_BYTES

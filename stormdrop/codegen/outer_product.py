@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.text import SsaValue, Writer
-from stormdrop.errors import BuildError
 from stormdrop.ir.dtypes import Dtype
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT

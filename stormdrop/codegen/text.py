@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stormdrop.errors import BuildError
+from stormdrop.base.errors import BuildError
 from stormdrop.ir.affine import Affine, Interval, affine, bounds
 from stormdrop.ir.dtypes import FLOATS, HALVES, INTEGERS, ITEMSIZE, PAIRS, Dtype
 from stormdrop.ir.expr import Bin, Cmp, Const, Expr, Scalar, Select, Var

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.evaluate import Evaluator
@@ -11,7 +12,6 @@ from stormdrop.codegen.matrix_product import MatrixWriter
 from stormdrop.codegen.memory import InnerLoop, Pages
 from stormdrop.codegen.outer_product import outer_product_of
 from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
-from stormdrop.errors import BuildError
 from stormdrop.ir.affine import conjunction, conjuncts
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Bin, Const, Expr, Var, identity_of, substitute
 from stormdrop.lower.program import Buffer, Finish, For, ReduceLoop, RegisterTile, Save, Spread, Start, Stmt, Update

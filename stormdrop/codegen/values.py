@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stormdrop.codegen import halves, routines, vecmath
+from stormdrop.base.errors import BuildError
+from stormdrop.codegen import half_conversions as halves
+from stormdrop.codegen import routines, vecmath
 from stormdrop.codegen.text import LLVM, SsaValue, Writer, splat, suffix, vector_type
-from stormdrop.errors import BuildError
 from stormdrop.ir.dtypes import FLOATS, ITEMSIZE, UNSIGNED, Dtype, integer_range
 from stormdrop.ir.expr import BITS_AS, Combiner
 

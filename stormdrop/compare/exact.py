@@ -24,9 +24,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.compare.oracle import Agreement, agreement, is_whole
-from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.ir.dtypes import NUMPY, Dtype
 

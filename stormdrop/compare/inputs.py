@@ -16,13 +16,13 @@ import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
-from stormdrop.files import opened
+from stormdrop.base.errors import UserError
+from stormdrop.base.files import opened
+from stormdrop.device.arrays import Wanted
 from stormdrop.graph.graph import shown
 from stormdrop.ir.conversion import converted
 from stormdrop.ir.shape import dimensions_text
-from stormdrop.runtime.arrays import Wanted
-from stormdrop.runtime.image import OpenPort
+from stormdrop.model.image import OpenPort
 
 Array = NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.express import VIEWS, task_of
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.ir.expr import FLOATS, NUMPY

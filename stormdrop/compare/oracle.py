@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.errors import UserError
 from stormdrop.graph.graph import Graph
 
 Array = NDArray[Any]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stormdrop.errors import StormdropError
+from stormdrop.base.errors import StormdropError
 
 if TYPE_CHECKING:
-    from stormdrop.runtime.model import Model
+    from stormdrop.model.model import Model
 
 SETTLING = 2  # runs of a loop that do not count
 REST_SECONDS = 0.1  # in which threads of every runtime fall asleep
@@ -40,7 +40,7 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
     if request["runtime"] == "mixed":
         mixed = compiled_here(request["path"], request["threads"], **request["settings"])
         return lambda: mixed.run(arrays)
-    from stormdrop.runtime.open_model import load_compiled
+    from stormdrop.model.open_model import load_compiled
 
     model = load_compiled(request["path"], **request["settings"])
     return lambda: model.run(arrays)
@@ -59,7 +59,7 @@ def compiled_here(
 ) -> Model:
     """Compiles a model that no saved file can hold; rules and operators may be in the current directory."""
     from stormdrop.compare.inputs import read_bound
-    from stormdrop.driver.compile import compile
+    from stormdrop.compiler.compile import compile
     from stormdrop.frontend import custom
     from stormdrop.space import rule_names
     from stormdrop.space.rules import RULES

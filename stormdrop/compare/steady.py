@@ -23,9 +23,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import RunError
+from stormdrop.base.errors import RunError
+from stormdrop.device.device import Seconds
 from stormdrop.measure.stopwatch import Runs
-from stormdrop.runtime.device import Seconds
 
 Array = NDArray[Any]
 Runtime = Literal["stormdrop", "mixed", "onnxruntime"]

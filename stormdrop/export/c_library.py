@@ -25,21 +25,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.arguments import path_of
+from stormdrop.base.arguments import path_of
+from stormdrop.base.errors import UserError
+from stormdrop.base.files import cannot_write, destination, move, replacing
 from stormdrop.codegen.emit import ENTRY, PREPARE
 from stormdrop.codegen.llvm import AnyOf, assemble
-from stormdrop.errors import UserError
+from stormdrop.device.artifact import SLACK_BYTES
+from stormdrop.device.pool.pool_ir import MACHINES
 from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
-from stormdrop.files import cannot_write, destination, move, replacing
-from stormdrop.runtime.artifact import SLACK_BYTES
-from stormdrop.runtime.image import Image
-from stormdrop.runtime.model import Model
-from stormdrop.runtime.open_model import OpenModel
-from stormdrop.runtime.pool_ir import MACHINES
-from stormdrop.runtime.verify import verify
+from stormdrop.model.image import Image
+from stormdrop.model.model import Model
+from stormdrop.model.open_model import OpenModel
+from stormdrop.model.verify_image import verify
 
 MOST_WEIGHTS_BYTES = (1 << 31) - (1 << 26)
 """The most bytes of weights in a library. Code reaches 2 GiB from its own address, and part of these 2 GiB is code."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from stormdrop.errors import BuildError
+from stormdrop.base.errors import BuildError
 from stormdrop.target import ALIGN_BYTES, whole_lines
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

@@ -16,16 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from stormdrop.export.entry_text import FUNCTIONS, RUN, RUN_AT_SIZE, TYPES
-from stormdrop.export.processor import fits_text
-from stormdrop.ir.expr import ITEMSIZE
-from stormdrop.runtime.artifact import SLACK_BYTES
-from stormdrop.runtime.compatible import required_features
-from stormdrop.runtime.group import step_rows
-from stormdrop.runtime.host_device import scratch_stride
-from stormdrop.runtime.image import Image
-from stormdrop.runtime.memory import HUGE_BYTES, HUGE_FROM_BYTES
-from stormdrop.runtime.pool_ir import (
+from stormdrop.device.artifact import SLACK_BYTES
+from stormdrop.device.compatible import required_features
+from stormdrop.device.group import step_rows
+from stormdrop.device.host_device import scratch_stride
+from stormdrop.device.memory import HUGE_BYTES, HUGE_FROM_BYTES
+from stormdrop.device.pool.pool_ir import (
     BLOCK_ALIGN,
     SPIN_TICKS_OFFSET,
     SPREAD_OFFSET,
@@ -34,8 +30,12 @@ from stormdrop.runtime.pool_ir import (
     block_bytes,
     pool_ir,
 )
-from stormdrop.runtime.pool_settings import CROWDED_SPIN_MICROSECONDS, SPIN_MICROSECONDS
-from stormdrop.runtime.threads import MOST_THREADS
+from stormdrop.device.pool.pool_settings import CROWDED_SPIN_MICROSECONDS, SPIN_MICROSECONDS
+from stormdrop.device.threads import MOST_THREADS
+from stormdrop.export.entry_text import FUNCTIONS, RUN, RUN_AT_SIZE, TYPES
+from stormdrop.export.processor import fits_text
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.model.image import Image
 from stormdrop.target import whole_lines
 
 _CREW_BYTES = 24

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from stormdrop.ir.dtypes import HALVES, ITEMSIZE, SIGNED, UNSIGNED, Dtype
-from stormdrop.runtime.image import Image, Port
+from stormdrop.model.image import Image, Port
 
 C_TYPES: dict[Dtype, str] = {
     "f32": "float",

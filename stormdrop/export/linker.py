@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 
 DRIVERS = ("cc", "gcc", "clang")
 LINKERS = ("ld.lld", "ld", "ld.bfd")

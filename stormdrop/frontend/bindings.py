@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stormdrop.errors import Unsupported
+from stormdrop.base.errors import Unsupported
 from stormdrop.graph.graph import Value
 from stormdrop.ir.dtypes import Dtype
 

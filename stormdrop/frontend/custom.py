@@ -15,7 +15,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.formula import formula_attributes, operator_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.bindings import Binding, ValueSequence
 from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.pointwise import ELEMENT_TYPES

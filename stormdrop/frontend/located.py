@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from stormdrop.errors import ModelError, Unsupported, UnsupportedOperator, UserError
+from stormdrop.base.errors import ModelError, Unsupported, UnsupportedOperator, UserError
 
 EXTRA = "pip install '.[onnxruntime]'"
 RUNTIME_REMEDY = f'onnxruntime can run it: {EXTRA}, with --fallback auto (fallback="auto")'

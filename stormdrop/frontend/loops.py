@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import Unsupported, UserError
+from stormdrop.base.errors import Unsupported, UserError
 from stormdrop.frontend.bindings import Binding, tensor_of, tensors_of
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.recurrent import element

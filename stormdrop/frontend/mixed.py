@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import Unsupported, UnsupportedOperator, UserError
+from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError
 from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.functions import CODES

@@ -13,7 +13,7 @@ from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results, element_type
 from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
-from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.operators.broadcast import broadcast_shape
 
 
 def _reshape(n: NodeReader) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import ModelError, UnsupportedOperator, UserError
+from stormdrop.base.errors import ModelError, UnsupportedOperator, UserError
 from stormdrop.frontend.bindings import Binding, ValueSequence
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Array, AttributeReader, Value, shown

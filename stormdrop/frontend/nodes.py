@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.graph import shown
 
 

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import Unsupported, UnsupportedOperator, UserError, warn
+from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
 from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
-from stormdrop.frontend.halves import MOVES, narrowed, result_types, widened
+from stormdrop.frontend.half_nodes import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED
 from stormdrop.frontend.located import located, with_remedies
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan

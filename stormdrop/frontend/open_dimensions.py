@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import prod
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.frontend.tensors import EXTERNAL, array_of

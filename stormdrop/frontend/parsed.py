@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.located import located
 from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.schema import NEWEST, OLDEST, is_unchanged

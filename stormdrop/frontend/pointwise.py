@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from stormdrop.errors import Unsupported
+from stormdrop.base.errors import Unsupported
 from stormdrop.frontend.bindings import Binding
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.elementwise import ELEMENTWISE

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.bindings import Binding, EmptyOptional, ValueSequence
 from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.dtypes import ITEMSIZE, SIGNED, UNSIGNED, Dtype

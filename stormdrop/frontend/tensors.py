@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import UserError
-from stormdrop.files import opened
+from stormdrop.base.errors import UserError
+from stormdrop.base.files import opened
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
 from stormdrop.graph.graph import Array, shown

@@ -13,7 +13,7 @@ from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import mean, per_channel
 from stormdrop.graph.graph import Attribute, Value, shown
-from stormdrop.ops.window import Window
+from stormdrop.operators.window import Window
 
 LAYOUT = "NCHW"
 MOST_PIXELS = 1 << 31

@@ -27,7 +27,7 @@ from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
 from stormdrop.graph.identities import TAME
 from stormdrop.graph.sweep import uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, HALVES, NUMPY
-from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.operators.broadcast import broadcast_shape
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 MOVES = frozenset({"Reshape", "Transpose"})

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value, shown
 from stormdrop.graph.shapes import infer

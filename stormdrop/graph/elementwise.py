@@ -15,7 +15,7 @@ from stormdrop.graph.graph import Node
 from stormdrop.ir import build
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype, Expr, binary, call, compare, select
 from stormdrop.ir.power import power
-from stormdrop.ops import scalar
+from stormdrop.operators import scalar
 
 
 def _rounding(fn: str) -> Callable[[Node, Expr], Expr]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.fold import MOST_BYTES
 from stormdrop.graph.graph import Graph, Node, Value, shown
 from stormdrop.graph.sweep import Sweep

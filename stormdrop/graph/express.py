@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.formula import FORMULA, applied
 from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.shapes import window_of
 from stormdrop.ir.expr import Combiner
 from stormdrop.ir.tensor import Task, Tensor, tensor
-from stormdrop.ops import broadcast, contract, indexing, normalize, regions, sampling, window
+from stormdrop.operators import broadcast, contract, indexing, normalize, regions, sampling, window
 
 Express = Callable[[Node, Sequence[Tensor]], Tensor]
 

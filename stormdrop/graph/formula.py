@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from stormdrop.graph.graph import Attribute, Node
 from stormdrop.ir.expr import Axis, Const, Expr, Load, loads, rewrite, substitute, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor, computed
-from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.operators.broadcast import broadcast_shape
 
 FORMULA, POINTWISE_FORMULA = "Formula", "PointwiseFormula"
 

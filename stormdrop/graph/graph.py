@@ -24,7 +24,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 
 Array = NDArray[Any]

@@ -28,7 +28,7 @@ from stormdrop.graph.shapes import POOLS, REDUCTIONS, window_of
 from stormdrop.graph.sweep import Sweep, uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, is_exact
 from stormdrop.ir.expr import identity_of
-from stormdrop.ops.broadcast import broadcast_shape
+from stormdrop.operators.broadcast import broadcast_shape
 
 Answer = Value | Node | None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.express import Express, express
 from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
@@ -26,8 +26,8 @@ from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Const, Expr
 from stormdrop.ir.shape import shape_text
 from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
-from stormdrop.ops.broadcast import axes_for, read
-from stormdrop.ops.winograd import TRANSFORMS, winograd_conv2d
+from stormdrop.operators.broadcast import axes_for, read
+from stormdrop.operators.winograd import TRANSFORMS, winograd_conv2d
 from stormdrop.target import Surroundings
 
 OUTPUT = "out"

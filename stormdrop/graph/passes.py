@@ -14,12 +14,12 @@ from collections.abc import Callable
 from stormdrop.graph.batch_norm import fold_scales
 from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph
-from stormdrop.graph.halves import halves
+from stormdrop.graph.half_values import halves
 from stormdrop.graph.identities import identities
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.quantized import quantized
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 from stormdrop.graph.widening import own_widenings
 
 Pass = Callable[[Graph], Graph]

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE, NUMBERS, TRUTHS, dtype_of
 from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
 from stormdrop.graph.graph import Attribute, Node, Value, shown
 from stormdrop.ir.dtypes import ACCUMULATOR, Dtype
-from stormdrop.ops.broadcast import broadcast_shape, put
-from stormdrop.ops.contract import einsum_extents, matmul_extents
-from stormdrop.ops.window import Window
+from stormdrop.operators.broadcast import broadcast_shape, put
+from stormdrop.operators.contract import einsum_extents, matmul_extents
+from stormdrop.operators.window import Window
 
 Shape = tuple[int, ...]
 Rule = Callable[[Node], Shape]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Load, Select, binary, compare, walk
 from stormdrop.ir.memo import memoised
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.dtypes import HALVES, DtypeLike, dtype_of
 from stormdrop.ir.expr import Axis, Cast, Combiner, Const, Expr, Reduce, Scalar, binary, call, compare, select
 

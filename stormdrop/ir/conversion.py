@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, NUMPY, PAIRS, Dtype, integer_range, is_exact
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 
 Dtype = Literal[
     "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "bf16x2", "i16x2"

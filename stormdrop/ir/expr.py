@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.dtypes import FLOATS, PAIRS, UNSIGNED, Dtype, integer_range, wrapped
 from stormdrop.ir.dtypes import ITEMSIZE as ITEMSIZE
 from stormdrop.ir.dtypes import NUMPY as NUMPY

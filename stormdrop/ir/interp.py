@@ -38,7 +38,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir import expr
 from stormdrop.ir.contraction import contracted, contraction_boxes, factors_of
 from stormdrop.ir.dtypes import INTEGERS, ITEMSIZE, is_exact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import FLOATS, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Select
 from stormdrop.ir.tensor import Compute, Task, Tensor, Variant, computed
 

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir import keys
 from stormdrop.ir.dtypes import DtypeLike, dtype_of
 from stormdrop.ir.expr import (
@@ -40,7 +40,7 @@ from stormdrop.ir.expr import (
     walk,
 )
 from stormdrop.ir.printer import distinct, renamed_axes
-from stormdrop.ir.verify import verify_compute, verify_task
+from stormdrop.ir.verify_task import verify_compute, verify_task
 
 MAX_ELEMENTS = 2**63 - 1
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.regions import panel_region
 from stormdrop.space.default import best_point, resolve

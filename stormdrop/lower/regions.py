@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stormdrop.errors import ScheduleError, UserError
+from stormdrop.base.errors import ScheduleError, UserError
 from stormdrop.ir.affine import ZERO, Affine, affine, bounds
 from stormdrop.ir.expr import Axis, Expr, Load, walk
 from stormdrop.ir.tensor import Tensor

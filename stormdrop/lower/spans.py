@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.affine import ZERO, Affine, affine
 from stormdrop.ir.expr import Axis, Const, Expr, Var, binary
 

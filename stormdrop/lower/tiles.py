@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.affine import conjunction, decide
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, compare
 from stormdrop.ir.tensor import Tensor

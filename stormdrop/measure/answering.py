@@ -25,7 +25,7 @@ class Request:
 
 
 class AnsweringMeasurer(ABC):
-    """A measurer (`Measures` in `stormdrop.search.tools`) that answers every request by one method."""
+    """A measurer (`Measures` in `stormdrop.tuning.tools`) that answers every request by one method."""
 
     @abstractmethod
     def answers(self, asked: Request) -> list[Result]:

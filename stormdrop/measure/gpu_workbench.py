@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import Device, Memory
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.workbench import GUARD_BYTES, Workbench, WrongOutput
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Device, Memory
 from stormdrop.target.machine import Target
 
 
@@ -29,7 +29,7 @@ class GpuWorkbench(Workbench):
         self._outputs = [device.adopt(output.block) for output in self.outputs]
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Any], list[Any]]:
-        from stormdrop.runtime.cuda.memory import CudaMemory, DeviceArray
+        from stormdrop.device.cuda.memory import CudaMemory, DeviceArray
 
         inputs, outputs = super().arrays_of(artifact)
 

@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.base.errors import RunError, UserError
+from stormdrop.base.lru import Lru
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.threads import available_cpus
 from stormdrop.ir.tensor import Task
-from stormdrop.lru import Lru
 from stormdrop.measure.process import Message, RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.threads import available_cpus
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.gpu import Gpu

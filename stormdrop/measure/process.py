@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.base.errors import RunError, UserError
+from stormdrop.base.paths import package_root
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled, Inbox, frame
-from stormdrop.paths import package_root
 from stormdrop.space.rule_names import sent
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target

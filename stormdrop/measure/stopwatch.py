@@ -11,8 +11,8 @@ from math import ceil, inf
 
 import numpy as np
 
+from stormdrop.device.device import Seconds
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.runtime.device import Seconds
 
 Bench = Callable[[int], Seconds]
 """Runs a kernel so many times and gives the seconds of each run."""

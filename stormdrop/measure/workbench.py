@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import BuildError
+from stormdrop.base.errors import BuildError
+from stormdrop.device.artifact import Artifact, BufferSpec
+from stormdrop.device.device import Array
+from stormdrop.device.memory import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, ITEMSIZE, NUMPY, Dtype, integer_range
 from stormdrop.ir.interp import quantum, sample
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.runtime.artifact import Artifact, BufferSpec
-from stormdrop.runtime.device import Array
-from stormdrop.runtime.memory import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope

@@ -32,27 +32,27 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import BuildError, RunError, ScheduleError, UserError
+from stormdrop.base.lru import Lru
+from stormdrop.builder.building import BuiltKernel, Packing, build_for_model, code_from
 from stormdrop.codegen.llvm import assemble
-from stormdrop.errors import BuildError, RunError, ScheduleError, UserError
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import Array, BoundCall, Device, Memory
+from stormdrop.device.host import detect
+from stormdrop.device.host_device import HostDevice, HostPacker, host_device
+from stormdrop.device.interlude import SurroundedBenches
+from stormdrop.device.pool.pool import Pool
+from stormdrop.device.rotation import Rotation, rotation_bytes
+from stormdrop.device.targets import device_for
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
-from stormdrop.lru import Lru
 from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import Inbox, frame
 from stormdrop.measure.workbench import Workbench, WrongOutput
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import BuiltKernel, Packing, build_for_model, code_from
-from stormdrop.runtime.device import Array, BoundCall, Device, Memory
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import HostDevice, HostPacker, host_device
-from stormdrop.runtime.interlude import SurroundedBenches
-from stormdrop.runtime.pool import Pool
-from stormdrop.runtime.prepared import PreparedKernel
-from stormdrop.runtime.rotation import Rotation, rotation_bytes
-from stormdrop.runtime.targets import device_for
+from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule

@@ -1,7 +1,7 @@
 """PyTorch modules and graphs: exported through ONNX, run on tensors without copies.
 
-This package alone imports torch, at its first use: `import stormdrop` does not load torch. `stormdrop.driver` passes in
-the function that compiles a graph.
+This package alone imports torch, at its first use: `import stormdrop` does not load torch. `stormdrop.compiler` passes
+in the function that compiles a graph.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 
 if TYPE_CHECKING:
     from stormdrop.graph.graph import Graph

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.pytorch.compiled import (
     MOST_SIGNATURES,
     Build,

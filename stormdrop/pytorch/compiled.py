@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from stormdrop.errors import StormdropWarning, UserError
+from stormdrop.base.errors import StormdropWarning, UserError
 from stormdrop.graph.graph import Graph
+from stormdrop.model.model import Model
+from stormdrop.model.sizes import Sizes
 from stormdrop.pytorch.export import Aliased, Computed, Exported, Fixed, export, runnable
 from stormdrop.pytorch.frozen import ModuleState
 from stormdrop.pytorch.tensors import array_of, refusal, tensor_of
-from stormdrop.runtime.model import Model
-from stormdrop.runtime.sizes import Sizes
 
 Build = Callable[[Graph], Model]
 MOST_SIGNATURES = 16

@@ -28,7 +28,7 @@ from torch import Tensor, fx
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.graph import Graph
 from stormdrop.ir.expr import NUMPY

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from stormdrop.report.console import heading, print_table, say
 from stormdrop.report.text import name_text
-from stormdrop.reservoir.donors import Donor
-from stormdrop.search.donors import ClassDonors, DonorModel, TaskDonors
+from stormdrop.store.donors import Donor
+from stormdrop.tuning.donors import ClassDonors, DonorModel, TaskDonors
 
 SHORT = 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stormdrop.search.model_events import InModel
+    from stormdrop.tuning.model_events import InModel
 
 
 def gain_text(timed: InModel) -> str:

@@ -10,13 +10,13 @@ from html import escape
 from importlib.util import find_spec
 from io import BytesIO
 
+from stormdrop.device.calibration import load_peak
 from stormdrop.report.plot import draw
-from stormdrop.report.summary import search_rows
+from stormdrop.report.search_result import search_rows
 from stormdrop.report.text import clean, speed_text
-from stormdrop.runtime.calibration import load_peak
-from stormdrop.search.curve import improvements
-from stormdrop.search.events import Tuned
 from stormdrop.target.gpu import Gpu
+from stormdrop.tuning.curve import improvements
+from stormdrop.tuning.events import Tuned
 
 
 def tuned_html(tuned: Tuned) -> str:

@@ -17,15 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
 
-from stormdrop.errors import StormdropWarning
-from stormdrop.files import cannot_write
+from stormdrop.base.errors import StormdropWarning
+from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
-from stormdrop.search import events
-from stormdrop.search.events import Event, Trial, Tuned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel
 from stormdrop.space.schedule import Schedule
+from stormdrop.tuning import events
+from stormdrop.tuning.events import Event, Trial, Tuned
+from stormdrop.tuning.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel
 
 _log = logging.getLogger("stormdrop.tune")
 _OURS = "stormdrop"  # the name of handlers that `silence` removes

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from stormdrop.driver.calibrate import Calibration
-from stormdrop.driver.doctor import Diagnosis
+from stormdrop.device.peak import LEVELS, Peak
+from stormdrop.doctor.calibrate import Calibration
+from stormdrop.doctor.doctor import Diagnosis
 from stormdrop.report.console import heading, print_pairs, print_table, say
 from stormdrop.report.text import bytes_text, clean, threads_text
-from stormdrop.runtime.peak import LEVELS, Peak
 from stormdrop.target.coefficients import FITTED
 from stormdrop.target.machine import Target
 
 if TYPE_CHECKING:
-    from stormdrop.runtime.cuda.peak import GpuPeak
+    from stormdrop.device.cuda.peak import GpuPeak
 
 
 def print_peak(console: Console, target: Target, peak: Peak) -> None:

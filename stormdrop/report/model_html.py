@@ -12,7 +12,7 @@ from stormdrop.report.gain import gain_text
 from stormdrop.report.text import clean, name_text, node_text, seconds_text, span_text, threads_text
 
 if TYPE_CHECKING:
-    from stormdrop.search.model_events import TunedModel, TunedTask
+    from stormdrop.tuning.model_events import TunedModel, TunedTask
 
 COLUMNS = (
     *("task", "what", "node", "shapes", "count"),

@@ -20,8 +20,8 @@ from stormdrop.report.text import (
     share_text,
     speed_text,
 )
-from stormdrop.search.events import Warned
-from stormdrop.search.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
+from stormdrop.tuning.events import Warned
+from stormdrop.tuning.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TaskRow, TunedModel
 
 LABEL = 32
 BESIDE = 6

@@ -7,8 +7,8 @@ from math import exp, log
 
 from stormdrop.report.gain import gain_text
 from stormdrop.report.text import counted, seconds_text
-from stormdrop.search.goal import GeometricMean, Goal, LatencyTargets, WeightedLatency
-from stormdrop.search.model_events import InModel, TunedModel
+from stormdrop.tuning.goal import GeometricMean, Goal, LatencyTargets, WeightedLatency
+from stormdrop.tuning.model_events import InModel, TunedModel
 
 
 def objective_rows(goal: Goal, found: Sequence[TunedModel]) -> list[tuple[str, str]]:

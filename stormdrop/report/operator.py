@@ -7,21 +7,21 @@ from typing import Any
 
 from rich.console import Console
 
-from stormdrop.driver.operator import Found, OperatorReport
+from stormdrop.builder.building import code_text
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Program
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table
 from stormdrop.report.schedule import schedule_lines
-from stormdrop.report.summary import next_step, search_rows
+from stormdrop.report.search_result import next_step, search_rows
 from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
-from stormdrop.reservoir.record import DEFAULT, Record
-from stormdrop.runtime.building import code_text
-from stormdrop.search.curve import improvements, reached, trials_per_second
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
 from stormdrop.space.sketch import sketches
+from stormdrop.store.record import DEFAULT, Record
 from stormdrop.target.machine import Target
+from stormdrop.tuning.curve import improvements, reached, trials_per_second
+from stormdrop.tuning.operator import Found, OperatorReport
 
 COMPARED_QUALITY = 0.95
 

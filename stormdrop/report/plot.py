@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stormdrop.errors import UserError
-from stormdrop.files import cannot_write
+from stormdrop.base.errors import UserError
+from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Timing
 from stormdrop.report.text import clean, speed_text, time_unit
-from stormdrop.search.curve import improvements, phases
-from stormdrop.search.events import Tuned
+from stormdrop.tuning.curve import improvements, phases
+from stormdrop.tuning.events import Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from stormdrop.measure.result import Failure
 from stormdrop.report.live import LiveView, elapsed_text, lines_drawn
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import budget_text, clean, counted, one_line, seconds_text, share_text, speed_text
-from stormdrop.search import events
-from stormdrop.search.events import Event
 from stormdrop.space.schedule import Schedule
+from stormdrop.tuning import events
+from stormdrop.tuning.events import Event
 
 SHOWN_IMPROVEMENTS = 5
 BAR = 24

@@ -14,10 +14,10 @@ from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, speed_text
-from stormdrop.reservoir.record import Record
-from stormdrop.reservoir.store import CAP_BYTES, Store, Summary
-from stormdrop.reservoir.summary import VerdictSummary
-from stormdrop.reservoir.verdict import Verdict
+from stormdrop.store.content import VerdictSummary
+from stormdrop.store.record import Record
+from stormdrop.store.store import CAP_BYTES, Store, Summary
+from stormdrop.store.verdict import Verdict
 
 SHORT = 8
 OLD_TIMING = ", timing of an earlier version"

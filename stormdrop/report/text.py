@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from stormdrop.errors import printable
+from stormdrop.base.errors import printable
 
 clean = printable
 

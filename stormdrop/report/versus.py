@@ -12,10 +12,10 @@ from stormdrop.compare.exact import CheckedOutput, ExactErrors
 from stormdrop.compare.oracle import ABSOLUTE
 from stormdrop.compare.steady import Loops
 from stormdrop.ir.shape import shape_text
+from stormdrop.model.profile import WORDS, Profile
 from stormdrop.report.console import block, heading, print_pairs, print_table
-from stormdrop.report.model import finite
+from stormdrop.report.model_reports import finite
 from stormdrop.report.text import counted, name_text, seconds_text
-from stormdrop.runtime.profile import WORDS, Profile
 
 SPARE = ("of memory", "GB/s", "of peak", "GFLOP/s", "off", "waiting", "late", "from", "shapes", "kernel")
 """Columns of a profile that a narrow terminal does without, the first of these first."""

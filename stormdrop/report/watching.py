@@ -13,10 +13,10 @@ from contextlib import ExitStack, suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.report.notebook import in_notebook
-from stormdrop.search.events import Event, TaskStarted, Warned
-from stormdrop.search.model_events import ModelEvent, ModelStarted
+from stormdrop.tuning.events import Event, TaskStarted, Warned
+from stormdrop.tuning.model_events import ModelEvent, ModelStarted
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import Neighbourhood, moves_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Variant
 from stormdrop.space.judge import judge_of

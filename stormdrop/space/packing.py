@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.affine import conjunction
 from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary, compare, loads, select, substitute
 from stormdrop.ir.memo import memoised

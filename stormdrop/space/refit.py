@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf, prod
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.keys import anchor_results, anchor_stages
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task, Variant

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.space.rules import RULES, Rule
 
 _BUILT_IN = {f"{type(rule).__module__}:{type(rule).__qualname__}": rule for rule in RULES}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 from typing import Protocol
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Select, compare, identity_of, rewrite, select, substitute, walk
 from stormdrop.ir.tensor import Compute, Tensor

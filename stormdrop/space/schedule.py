@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.keys import former_class_key, is_class_key
 from stormdrop.ir.tensor import Task
 from stormdrop.space.structure import DerivationStep

@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.arguments import check_arguments
-from stormdrop.errors import ScheduleError
+from stormdrop.base.arguments import check_arguments
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.space import appraisal

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cached_property
 from operator import attrgetter
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.expr import ITEMSIZE, Axis, Combiner, Expr, Load, loads, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor, Variant

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 
 FITTED = (
     "load_slots",

@@ -2,7 +2,7 @@
 
 A `Cpu` is a plain value. `detect()` describes this machine. `with_isa` narrows it, so that AVX2 and SSE code can be
 tested on an AVX-512 machine. `cross` describes a machine for which code is only assembled. Rates and coefficients of
-the estimate are nominal until `stormdrop.runtime.calibration` fills in measurements of the machine.
+the estimate are nominal until `stormdrop.device.calibration` fills in measurements of the machine.
 
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, TypedDict
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, UNWRITTEN_VERSION, CpuCoefficients

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any, TypeAlias, cast
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.zoo.catalogue import DEFAULT_OPSET, NETWORKS, TRAINING_ONLY, describe
 
 if TYPE_CHECKING:

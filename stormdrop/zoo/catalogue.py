@@ -6,7 +6,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
 from stormdrop.zoo.densenet import densenet

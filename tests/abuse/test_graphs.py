@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.defs import get_all_schemas
 
 import stormdrop as sd
-from stormdrop.driver.compile import tasks_of
+from stormdrop.compiler.compile import tasks_of
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.schema import form_of
 from tests.support.abused_onnx import B, D, F, I, L, expected, model, node, one, ones, port, random_feeds

@@ -281,8 +281,8 @@ def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest
     """Every pair of positions was once looked at: 20 GB for 50,000."""
     import tracemalloc
 
-    from stormdrop.driver.compile import tasks_of
-    from stormdrop.runtime.host import detect
+    from stormdrop.compiler.compile import tasks_of
+    from stormdrop.device.host import detect
     from stormdrop.space.default import default_schedule
 
     (use,) = tasks_of(sd.load(one("CumSum", (100_000,), {"axis": np.array(0)}))).tasks

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 import stormdrop as sd
-from stormdrop.runtime import arrays
-from stormdrop.runtime import fixed_model as runtime
+from stormdrop.device import arrays
+from stormdrop.model import fixed_model as runtime
 from tests.support.abused_onnx import model, node, port
 
 Array = NDArray[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.alone import compared, table
-from stormdrop.runtime.profile import Profile, ProfileRow
+from stormdrop.model.profile import Profile, ProfileRow
 
 
 def row(label: str, share: float, standalone: float, judged: float) -> ProfileRow:

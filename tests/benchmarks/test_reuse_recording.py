@@ -19,20 +19,20 @@ from benchmarks.reuse.networks import Network
 from benchmarks.reuse.recording import Recorder, commit, spread
 from benchmarks.reuse.table import Table, TableFile, mark_of, read_rows
 from benchmarks.reuse.turns import in_turns, together
-from stormdrop.errors import RunError
+from stormdrop.base.errors import RunError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import DEFAULT, DONOR
-from stormdrop.reservoir.store import Store
-from stormdrop.search.reuse import MOST_DONORS
-from stormdrop.search.tune import tune
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
+from stormdrop.store.record import DEFAULT, DONOR
+from stormdrop.store.store import Store
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
-from tests.search.test_tune import by_knobs
+from stormdrop.tuning.reuse import MOST_DONORS
+from stormdrop.tuning.tune import tune
+from tests.tuning.test_tune import by_knobs
 
 TARGET = cross("avx2").with_threads(2)
 BUDGETS = Budgets(seconds=None, trials=12, gain_seconds=None, long_trials=40)

@@ -14,14 +14,14 @@ from hypothesis.extra import numpy as npst
 from benchmarks import shipped as benchmark
 from benchmarks.shipped import MOST_SCHEDULES, SLACK, Winner, chosen_winners, cover, write
 from stormdrop.ir.tensor import Task
-from stormdrop.ops.catalogue import build
-from stormdrop.reservoir import shipped
-from stormdrop.reservoir.record import DEFAULT, Record
-from stormdrop.reservoir.shipped import shipped_donors, shipped_file
-from stormdrop.reservoir.store import Store
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.refit import refit
 from stormdrop.space.schedule import Schedule
+from stormdrop.store import shipped
+from stormdrop.store.record import DEFAULT, Record
+from stormdrop.store.shipped import shipped_donors, shipped_file
+from stormdrop.store.store import Store
 from tests.support.records import HERE, VERSIONS, legal_records, make_verdict, timing
 
 TABLES = npst.arrays(np.float64, st.tuples(st.integers(1, 12), st.integers(1, 14)), elements=st.floats(1.0, 2.0))

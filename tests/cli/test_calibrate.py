@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
-from stormdrop.driver import calibrate as driver
-from stormdrop.reservoir.store import Store, default_path
-from stormdrop.runtime import peak
-from stormdrop.runtime.calibration import identity, load_peak, save_peak
-from stormdrop.runtime.host import detect, nominal
+from stormdrop.device import peak
+from stormdrop.device.calibration import identity, load_peak, save_peak
+from stormdrop.device.host import detect, nominal
+from stormdrop.doctor import calibrate as driver
+from stormdrop.store.store import Store, default_path
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, FITTED
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak
-from tests.driver.test_calibrate import SLOW, measured, measured_peak
+from tests.doctor.test_calibrate import SLOW, measured, measured_peak
 from tests.support.command import refusal
 from tests.support.tiny_onnx import conv, reshaped
 

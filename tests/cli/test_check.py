@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+from stormdrop.builder import building
 from stormdrop.cli.main import main
 from stormdrop.compare.oracle import OnnxRuntime
 from stormdrop.lower.program import Program
-from stormdrop.runtime import building
-from stormdrop.runtime.model import Model
+from stormdrop.model.model import Model
 from stormdrop.target.cpu import Cpu
 from tests.support.tiny_onnx import INPUT, OUTPUT, added, conv, dense, reshaped, saved
 from tests.test_planted_bugs import window_is_read_one_pixel_aside

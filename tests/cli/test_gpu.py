@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli import main
-from stormdrop.runtime.cuda import assembler, driver
+from stormdrop.device.cuda import assembler, driver
 from tests.support.command import refusal
 
 
@@ -89,8 +89,8 @@ def test_compiling_for_another_gpu_needs_the_assembler() -> None:
 
 
 def test_doctor_names_driver_and_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stormdrop.driver import doctor
-    from stormdrop.driver.checks import Check
+    from stormdrop.doctor import doctor
+    from stormdrop.doctor.checks import Check
 
     for slow in ("_in_worker", "_in_process"):
         monkeypatch.setattr(doctor, slow, lambda threads: Check("kernel", True, ""))  # pyright: ignore

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 import stormdrop
+from stormdrop.base.errors import RunError, UserError
 from stormdrop.cli.main import main
 from stormdrop.cli.options import SEARCHES, seconds_of
-from stormdrop.errors import RunError, UserError
-from stormdrop.reservoir.store import Store
+from stormdrop.store.store import Store
 from tests.support.records import make_records
 
 TINY = ["GMM", "1", "13", "17", "11"]
@@ -59,7 +59,7 @@ def test_help_lists_every_command_models_first_in_eighty_columns() -> None:
 
 
 def test_help_of_op_lists_every_operator() -> None:
-    from stormdrop.ops.catalogue import OPERATORS
+    from stormdrop.operators.catalogue import OPERATORS
 
     done = CliRunner().invoke(main, ["op", "--help"])
     for operator in OPERATORS.values():
@@ -267,7 +267,7 @@ def test_markup_in_a_name_is_printed_as_it_is_and_control_characters_are_not() -
 def test_a_file_that_cannot_be_written_ends_it_beforehand(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stormdrop.runtime.host.detect", None)  # whoever gets as far as this fails
+    monkeypatch.setattr("stormdrop.device.host.detect", None)  # whoever gets as far as this fails
     done = CliRunner().invoke(main, ["op", *TINY, option, str(tmp_path / "nowhere" / "x.png")])
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: ")
@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_written_ends_it_beforehand(
 def test_a_plot_of_an_unknown_kind_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stormdrop.runtime.host.detect", None)
+    monkeypatch.setattr("stormdrop.device.host.detect", None)
     done = CliRunner().invoke(main, ["op", *TINY, "--plot", str(tmp_path / "x.bmp")])
     assert done.exit_code == 1
     assert ".png, .svg, .pdf" in done.stderr
@@ -313,7 +313,7 @@ def test_ctrl_c_where_nobody_waits_for_it_is_exit_code_130(monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stormdrop.driver.doctor.diagnose", interrupted)
+    monkeypatch.setattr("stormdrop.doctor.doctor.diagnose", interrupted)
     done = CliRunner().invoke(main, ["doctor"])
     assert (done.exit_code, done.stderr) == (130, "aborted\n")
 
@@ -322,13 +322,13 @@ def test_an_error_message_is_one_harmless_line(monkeypatch: pytest.MonkeyPatch) 
     def failed(*_: object) -> None:
         raise RunError("first \x1b[31m\n  second [red]")
 
-    monkeypatch.setattr("stormdrop.driver.doctor.diagnose", failed)
+    monkeypatch.setattr("stormdrop.doctor.doctor.diagnose", failed)
     done = CliRunner().invoke(main, ["doctor"])
     assert (done.exit_code, done.stderr) == (1, "Error: first \\x1b[31m second [red]\n")
 
 
 def test_searches_are_those_that_exist() -> None:
-    from stormdrop.search.strategies import STRATEGIES
+    from stormdrop.tuning.strategies import STRATEGIES
 
     assert tuple(STRATEGIES) == SEARCHES
 

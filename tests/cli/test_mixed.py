@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from onnx import helper, save
 
 from stormdrop.cli.main import main
-from stormdrop.driver.mixed import MixedModel
+from stormdrop.model.mixed import MixedModel
 from tests.support.command import refusal
 from tests.support.mixed_models import FLOAT, OURS, STRING, THEIRS, Shapes, W, model, positives
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import stormdrop.driver.operator as operator
+import stormdrop.tuning.operator as operator
 from stormdrop.cli.op import measured
-from stormdrop.driver.operator import OperatorReport, Plan
 from stormdrop.measure.result import Failure
 from stormdrop.report.operator import print_operator
-from stormdrop.reservoir.record import Record, Versions
-from stormdrop.reservoir.store import Store
-from stormdrop.search.events import Tuned
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.default import default_schedule
+from stormdrop.store.record import Record, Versions
+from stormdrop.store.store import Store
+from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.operator import OperatorReport, Plan
 from tests.support.searches import events, one_thread, tiny, tuned
 
 SEARCHES = {

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import ModelProto
 
+from stormdrop.base.errors import UserError
 from stormdrop.cli.main import main
 from stormdrop.compare.oracle import OnnxRuntime
-from stormdrop.errors import UserError
 from tests.support.command import refusal
 from tests.support.open_onnx import batched, classifier, decoder, detector, perceptron, recogniser
 

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir.store import Store
-from stormdrop.runtime.host import detect
+from stormdrop.store.store import Store
 from tests.support.records import (
     ELSEWHERE,
     HERE,

@@ -16,14 +16,14 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 import stormdrop as sd
+from stormdrop.base.errors import RunError
 from stormdrop.cli.main import main
-from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.stored import stored_schedules
-from stormdrop.errors import RunError
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.stored import stored_schedules
+from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
 from stormdrop.report.text import clean
-from stormdrop.reservoir.store import Store, StoreFull, default_path
-from stormdrop.runtime.host import detect
+from stormdrop.store.store import Store, StoreFull, default_path
 from stormdrop.target.machine import Target
 from tests.support.command import refusal
 from tests.support.tiny_onnx import GRAPH, INPUT, conv, dense, reshaped, saved
@@ -236,7 +236,7 @@ def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(
     def broken(*_: object, **__: object) -> object:
         raise RunError("out of \x1b luck")
 
-    monkeypatch.setattr("stormdrop.driver.in_model.build_model", broken)
+    monkeypatch.setattr("stormdrop.tuning.in_model.build_model", broken)
     done = ran(dense(tmp_path), *QUICK, "--store", "none", "-v")
     assert done.exit_code == 0, done.output
     assert "new best at trial 1" in done.stderr
@@ -313,8 +313,8 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     def as_tuned(parts: Partition, tuned: int, *_: object, **__: object) -> int:
         return tuned
 
-    monkeypatch.setattr("stormdrop.driver.tune.tune_models", listening)
-    monkeypatch.setattr("stormdrop.driver.tune.accept", as_tuned)
+    monkeypatch.setattr("stormdrop.tuning.api.tune_models", listening)
+    monkeypatch.setattr("stormdrop.tuning.api.accept", as_tuned)
     path = dense(tmp_path, batch="n")
     graph = load(str(path), {INPUT: (4, 6)})
     parts = tasks_of(graph)
@@ -337,7 +337,7 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
         tasks.append((args, options["trials"], options["store"]))
 
     tasks: list[object] = []
-    monkeypatch.setattr("stormdrop.driver.tune.tune_task", of_a_task)
+    monkeypatch.setattr("stormdrop.tuning.api.tune_task", of_a_task)
     sd.tune(parts.tasks[0].task, trials=3)
     assert tasks == [((parts.tasks[0].task, detect()), 3, None)]
 

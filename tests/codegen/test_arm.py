@@ -11,13 +11,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.emit import ENTRY, emit
 from stormdrop.codegen.llvm import _global_symbols, assemble, assembly
 from stormdrop.ir.expr import Dtype, binary, call
 from stormdrop.ir.tensor import Task, axis, compute, tensor
 from stormdrop.lower.lower import lower
-from stormdrop.ops.catalogue import OPERATORS, build
-from stormdrop.runtime.building import program_of
+from stormdrop.operators.catalogue import OPERATORS, build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross

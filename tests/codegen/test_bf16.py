@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import UserError
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import _global_symbols, assemble
 from stormdrop.codegen.text import bf16_bits
-from stormdrop.errors import UserError
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Bin, Cast, Const, Expr
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import concat, elementwise, pad_constant, repeat, transpose
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import program_of
-from stormdrop.runtime.kernel import build as kernel_of
+from stormdrop.model.kernel import build as kernel_of
+from stormdrop.operators.broadcast import concat, elementwise, pad_constant, repeat, transpose
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.target.cpu import cross
 from tests.support import crew

@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import BuildError
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
-from stormdrop.errors import BuildError
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import program_of
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.kernel import build as kernel_of
+from stormdrop.device.host import detect
+from stormdrop.model.kernel import build as kernel_of
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import Cpu, cross

@@ -20,7 +20,7 @@ from stormdrop.graph.partition import call_of
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import NUMPY, Dtype
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
-from stormdrop.ops.indexing import clamped, wrapped
+from stormdrop.operators.indexing import clamped, wrapped
 from tests.support import crew
 from tests.support.trials import Given
 

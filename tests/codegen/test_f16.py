@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import UserError
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import _global_symbols, assemble
 from stormdrop.codegen.text import f16_bits
-from stormdrop.errors import UserError
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task, axis, compute, tensor
-from stormdrop.ops.broadcast import elementwise
-from stormdrop.runtime.building import program_of
-from stormdrop.runtime.kernel import build as kernel_of
+from stormdrop.model.kernel import build as kernel_of
+from stormdrop.operators.broadcast import elementwise
 from stormdrop.space.default import default_schedule
 from stormdrop.target.cpu import cross
 from tests.support.trials import targets

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from stormdrop.builder.building import lowered
 from stormdrop.codegen.gpu import emit_module
 from stormdrop.codegen.llvm import assembly
 from stormdrop.ir.expr import Expr
@@ -22,9 +23,8 @@ from stormdrop.lower.program import (
     WaitForCopies,
     statements,
 )
-from stormdrop.lower.verify import verify
-from stormdrop.ops.catalogue import build as operator
-from stormdrop.runtime.building import lowered
+from stormdrop.lower.verify_program import verify
+from stormdrop.operators.catalogue import build as operator
 from stormdrop.space.default import default_point
 from stormdrop.space.gpu_judge import GpuAssessment, GpuJudge
 from stormdrop.space.sketch import Points, Sketch, sketches

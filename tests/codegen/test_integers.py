@@ -16,9 +16,9 @@ from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.power import power
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import elementwise
-from stormdrop.ops.scalar import divide
-from stormdrop.runtime.kernel import build as kernel_of
+from stormdrop.model.kernel import build as kernel_of
+from stormdrop.operators.broadcast import elementwise
+from stormdrop.operators.scalar import divide
 from tests.support import crew
 from tests.support.trials import Given, targets
 

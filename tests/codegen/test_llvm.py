@@ -14,9 +14,9 @@ from typing import Any
 import llvmlite.binding as llvm
 import pytest
 
+from stormdrop.base.errors import BuildError
 from stormdrop.codegen.llvm import Code, _fast_codegen, assemble, assembly
-from stormdrop.errors import BuildError
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 from stormdrop.target.cpu import cross
 
 

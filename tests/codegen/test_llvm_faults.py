@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, llvm_version
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 from tests.support.guarded import Arena
 from tests.support.trials import targets
 

@@ -6,7 +6,7 @@ import pytest
 
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
-from stormdrop.ops.window import Window, conv_nd
+from stormdrop.operators.window import Window, conv_nd
 from tests.support import crew
 from tests.support.trials import Given
 

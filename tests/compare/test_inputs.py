@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.inputs import read_arrays, read_bound, read_inputs, saved, split_name
-from stormdrop.errors import UserError
+from stormdrop.device.arrays import random_inputs
 from stormdrop.graph.graph import Value
-from stormdrop.runtime.arrays import random_inputs
 
 X, K, B = Value("x", (40, 50), "f32"), Value("k", (300,), "i64"), Value("b", (300,), "bool")
 

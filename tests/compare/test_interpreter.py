@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.errors import UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Value
 from tests.support.graphs import Array, graph_of

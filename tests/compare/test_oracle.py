@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.oracle import Agreement, OnnxRuntime, Reference, agreement, agreements, has_onnxruntime
-from stormdrop.driver.compile import load
-from stormdrop.errors import UserError
+from stormdrop.compiler.compile import load
 from tests.support.tiny_onnx import INPUT, OUTPUT, dense
 
 NAN, INF = float("nan"), float("inf")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.base.errors import RunError
 from stormdrop.compare.steady import RESTED_CALLS, Side, neighbours, steady
-from stormdrop.errors import RunError
 from tests.support.tiny_onnx import INPUT, dense
 
 X = {INPUT: np.ones((2, 6), np.float32)}

@@ -18,9 +18,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
-from stormdrop.driver.compile import compile as compile_model
+from stormdrop.compiler.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
 from tests.support.light_models import light, session_of, with_logits

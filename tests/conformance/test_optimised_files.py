@@ -13,7 +13,7 @@ import pytest
 import stormdrop as sd
 from stormdrop import zoo
 from stormdrop.compare.oracle import agreements
-from stormdrop.runtime.arrays import random_inputs
+from stormdrop.device.arrays import random_inputs
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import NetworkBuilder
 from stormdrop.zoo.export import model as onnx_model

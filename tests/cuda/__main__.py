@@ -11,8 +11,8 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
-from stormdrop.errors import UserError
-from stormdrop.runtime.cuda.driver import open_driver
+from stormdrop.base.errors import UserError
+from stormdrop.device.cuda.driver import open_driver
 from tests.cuda.checks import POINTS, Check, checks
 
 HANG_SECONDS = 120.0

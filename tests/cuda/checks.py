@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop import zoo
+from stormdrop.builder.building import artifact_of
 from stormdrop.compare.oracle import OnnxRuntime, agreements, has_onnxruntime
+from stormdrop.device.arrays import random_inputs
+from stormdrop.device.targets import device_for, target_for
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task
-from stormdrop.lower.verify import verify
-from stormdrop.runtime.arrays import random_inputs
-from stormdrop.runtime.building import artifact_of
-from stormdrop.runtime.model import Model
-from stormdrop.runtime.targets import device_for, target_for
+from stormdrop.lower.verify_program import verify
+from stormdrop.model.model import Model
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import MATRIX_KERNELS, Precision

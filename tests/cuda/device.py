@@ -22,20 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.errors import BuildError
+from stormdrop.base.errors import BuildError
+from stormdrop.device.artifact import Artifact, BufferSpec, Launch
+from stormdrop.device.cuda.context import Attribute
+from stormdrop.device.cuda.detect import detect_gpu
+from stormdrop.device.cuda.device import CudaDevice, cuda_device
+from stormdrop.device.cuda.driver import CudaError
+from stormdrop.device.cuda.memory import DeviceArray
+from stormdrop.device.cuda.peak import artifact_of_module
+from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
+from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
-from stormdrop.ops import catalogue
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
-from stormdrop.runtime.cuda.context import Attribute
-from stormdrop.runtime.cuda.detect import detect_gpu
-from stormdrop.runtime.cuda.device import CudaDevice, cuda_device
-from stormdrop.runtime.cuda.driver import CudaError
-from stormdrop.runtime.cuda.memory import DeviceArray
-from stormdrop.runtime.cuda.peak import artifact_of_module
-from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray, OutputArray
-from stormdrop.runtime.prepared import PreparedKernel
-from stormdrop.runtime.rotation import Rotation, rotation_bytes
+from stormdrop.model.prepared import PreparedKernel
+from stormdrop.operators import catalogue
 from stormdrop.space.sketch import sketches
 from stormdrop.target.scope import Scope
 

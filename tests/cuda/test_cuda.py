@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from stormdrop.errors import UserError
-from stormdrop.runtime.cuda.driver import open_driver
+from stormdrop.base.errors import UserError
+from stormdrop.device.cuda.driver import open_driver
 
 
 def _has_gpu() -> bool:

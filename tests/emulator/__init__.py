@@ -5,5 +5,5 @@
 
 `reading` parses the text, `execute` runs many threads in lockstep, each SSA value being an array with one row per
 thread; `memory` checks bounds and alignment, `races` what barriers do not order, `copies` holds cp.async. What is wrong
-is raised as a `Fault`. `device` is a device for the runtime (`stormdrop.runtime.device`) made of it.
+is raised as a `Fault`. `device` is a device for the runtime (`stormdrop.device.device`) made of it.
 """

@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import llvmlite.binding as llvm
 
+from stormdrop.builder import building
+from stormdrop.device.artifact import Artifact
 from stormdrop.lower.program import Program
-from stormdrop.runtime import building
-from stormdrop.runtime.artifact import Artifact
 from stormdrop.target.machine import Target
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stormdrop.errors import BuildError
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import (
+from stormdrop.base.errors import BuildError
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import (
     Argument,
     Array,
     BoundCall,
@@ -24,9 +24,9 @@ from stormdrop.runtime.device import (
     InputArray,
     OutputArray,
 )
-from stormdrop.runtime.group import Group
-from stormdrop.runtime.host_device import HostMemory, HostPacker, host_device
-from stormdrop.runtime.memory import aligned
+from stormdrop.device.group import Group
+from stormdrop.device.host_device import HostMemory, HostPacker, host_device
+from stormdrop.device.memory import aligned
 from stormdrop.target.scope import Scope
 from tests.emulator.launch import Order, launch
 from tests.emulator.memory import POISON, GlobalBuffer, Pointer

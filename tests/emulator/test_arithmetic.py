@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stormdrop.codegen import routines, vecmath
 from stormdrop.codegen.llvm import Code, assemble
 from stormdrop.codegen.text import Writer, flatten
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 from tests.emulator.launch import launch
 from tests.emulator.llvm_types import Type
 from tests.emulator.memory import GlobalBuffer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.errors import BuildError
-from stormdrop.runtime.artifact import Artifact, BufferSpec, Launch
-from stormdrop.runtime.device import BoundCall, BufferPlace, InputArray, OutputArray
-from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.base.errors import BuildError
+from stormdrop.device.artifact import Artifact, BufferSpec, Launch
+from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
+from stormdrop.model.prepared import PreparedKernel
 from stormdrop.target.scope import Scope
 from tests.emulator import kernels
 from tests.emulator.device import EmulatedDevice

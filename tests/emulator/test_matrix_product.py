@@ -8,14 +8,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import BuildError
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.llvm import assembly
-from stormdrop.errors import BuildError
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program, Update, statements
-from stormdrop.lower.verify import verify
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import program_of
+from stormdrop.lower.verify_program import verify
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.accuracy import EPS, error_bound
@@ -102,7 +102,7 @@ def test_products_of_f32_use_no_matrix_instructions_unless_they_are_asked_for() 
 
 
 def test_products_inside_winograds_transforms_stay_f32() -> None:
-    from stormdrop.driver.compile import tasks_of
+    from stormdrop.compiler.compile import tasks_of
     from stormdrop.frontend.onnx import load
     from stormdrop.zoo.builder import NetworkBuilder
     from stormdrop.zoo.export import model

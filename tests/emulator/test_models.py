@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 import stormdrop as sd
+from stormdrop.builder import building
 from stormdrop.compare.oracle import agreements
-from stormdrop.driver import build
-from stormdrop.runtime import building
-from stormdrop.runtime.arrays import random_inputs
-from stormdrop.runtime.fixed_model import FixedModel
+from stormdrop.compiler import kernel_builds as build
+from stormdrop.device.arrays import random_inputs
+from stormdrop.model.fixed_model import FixedModel
 from stormdrop.target.gpu import gpu
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from stormdrop.runtime.artifact import Artifact
+from stormdrop.device.artifact import Artifact
 from tests.emulator.__main__ import seed_of
 from tests.emulator.building import text_artifact
 from tests.emulator.mutate import HARMFUL, SOMETIMES, Mutation, mutations

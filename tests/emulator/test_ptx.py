@@ -7,11 +7,11 @@ from functools import cache
 
 import pytest
 
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.llvm import assembly
+from stormdrop.device.cuda.assembler import Cubin, NoAssembler, assemble_ptx, assembler
 from stormdrop.ir.tensor import Task
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import program_of
-from stormdrop.runtime.cuda.assembler import Cubin, NoAssembler, assemble_ptx, assembler
+from stormdrop.operators.catalogue import build
 from stormdrop.target.gpu import gpu
 from tests.emulator.__main__ import seed_of
 from tests.emulator.building import text_artifact

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.errors import StormdropError
+from stormdrop.base.errors import StormdropError
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import Device
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.lower.verify import verify
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import Device
-from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.lower.verify_program import verify
+from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
 from stormdrop.target.gpu import Gpu, gpu

@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import BuildError, UserError
 from stormdrop.codegen.llvm import _initialise, _machine
-from stormdrop.errors import BuildError, UserError
+from stormdrop.device.group import Group
 from stormdrop.export.c_library import Library, write_library
 from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_string, identifier
 from stormdrop.export.linker import Linker, linkers
-from stormdrop.runtime.fixed_model import FixedModel
-from stormdrop.runtime.group import Group
-from stormdrop.runtime.image import Image, Port
+from stormdrop.model.fixed_model import FixedModel
+from stormdrop.model.image import Image, Port
 from tests.support.two_steps import two_steps
 
 N, K, M = 33, 65, 70

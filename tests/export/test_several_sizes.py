@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import stormdrop as sd
 from stormdrop.export.c_library import Library, export_library
 from stormdrop.export.linker import linkers
-from stormdrop.runtime.open_model import OpenModel
+from stormdrop.model.open_model import OpenModel
 from tests.support.open_onnx import perceptron
 
 Array = NDArray[Any]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.driver.compile import tasks_of
+from stormdrop.compiler.compile import compile as compile_model
+from stormdrop.compiler.compile import tasks_of
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.passes import optimise
 from tests.support.one_node import OneNode

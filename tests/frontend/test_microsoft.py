@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.errors import UnsupportedOperator
+from stormdrop.base.errors import UnsupportedOperator
 from tests.support.one_node import OneNode, assert_alike
 
 RNG = np.random.default_rng(13)

@@ -13,11 +13,11 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
+from stormdrop.base.errors import UserError  # noqa: E402
 from stormdrop.compare.interpreter import interpret  # noqa: E402
-from stormdrop.errors import UserError  # noqa: E402
 from stormdrop.frontend.node_reader import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
-from stormdrop.graph.verify import verify  # noqa: E402
+from stormdrop.graph.verify_graph import verify  # noqa: E402
 from tests.support.remarks import remarks  # noqa: E402
 
 F, I = TensorProto.FLOAT, TensorProto.INT64

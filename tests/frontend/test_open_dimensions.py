@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import ModelProto, helper
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.frontend.onnx import load
 from stormdrop.frontend.open_dimensions import interface
 from stormdrop.frontend.parsed import parsed

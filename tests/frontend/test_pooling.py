@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from tests.support.one_node import Array, OneNode, assert_alike
 from tests.support.windows import max_pool
 

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.driver.compile import tasks_of
+from stormdrop.compiler.compile import compile as compile_model
+from stormdrop.compiler.compile import tasks_of
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.passes import optimise
 from tests.fuzz.numpy_quantized import convolved, requantized

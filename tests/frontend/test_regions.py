@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.errors import UnsupportedOperator, UserError
+from stormdrop.base.errors import UnsupportedOperator, UserError
 from stormdrop.frontend.onnx import load
 from tests.support.one_node import OneNode, assert_alike
 

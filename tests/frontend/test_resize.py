@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
+from stormdrop.compiler.compile import compile as compile_model
 from tests.support.one_node import Array, OneNode, assert_alike
 
 pytest.importorskip("onnxruntime")

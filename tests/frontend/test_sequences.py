@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import stormdrop as sd
+from stormdrop.base.errors import Unsupported, UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.driver.mixed import MixedModel
-from stormdrop.errors import Unsupported, UserError
+from stormdrop.compiler.compile import compile as compile_model
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load
+from stormdrop.model.mixed import MixedModel
 
 pytest.importorskip("onnxruntime")
 RNG = np.random.default_rng(4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from tests.support.one_node import OneNode, assert_alike
 
 RNG = np.random.default_rng(5)

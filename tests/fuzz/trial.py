@@ -11,12 +11,12 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.driver import build
-from stormdrop.driver.choose import Schedules
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
+from stormdrop.compiler import kernel_builds as build
+from stormdrop.compiler.choose import Schedules
+from stormdrop.compiler.compile import compile as compile_model
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.host import detect
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target

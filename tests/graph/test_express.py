@@ -10,17 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.compare.interpreter import interpret
+from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 from stormdrop.ir import build as ir
 from stormdrop.ir.expr import binary, call
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import reshaped_indices
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.kernel import build
+from stormdrop.model.kernel import build
+from stormdrop.operators.broadcast import reshaped_indices
 from stormdrop.space.sketch import sketches
 from tests.support.trials import targets
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.errors import UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Node, Value, shown
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 
 
 def chain() -> Graph:

@@ -17,7 +17,7 @@ from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Attribute, Graph, Value
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.layout_rules import blocks_of, carried, completed, matched, returned
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 from stormdrop.ir.expr import NUMPY
 from tests.support.graphs import assert_same, graph_of, ops
 

@@ -15,7 +15,7 @@ from stormdrop.frontend.onnx import load
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.passes import PASSES, optimise
-from stormdrop.graph.verify import verify
+from stormdrop.graph.verify_graph import verify
 from tests.support.graphs import assert_same, floats, graph_of, ops, window
 
 Make = Callable[[GraphBuilder, np.random.Generator, Value], Value]

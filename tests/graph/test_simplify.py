@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.errors import UserError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.empties import empties
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Graph, Node, Value
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
-from stormdrop.graph.verify import verify
-from stormdrop.runtime.kernel import build
+from stormdrop.graph.verify_graph import verify
+from stormdrop.model.kernel import build
 from tests.support.graphs import assert_same, floats, graph_of, ops, random_inputs, rewritten, window
 
 RNG = np.random.default_rng(3)

@@ -9,8 +9,8 @@ import stormdrop as sd
 from stormdrop.ir.contraction import contracted, contraction_boxes, factors_of
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Compute, Task
-from stormdrop.ops.contract import matmul_nd
-from stormdrop.ops.window import Window, conv_nd, conv_transpose_nd
+from stormdrop.operators.contract import matmul_nd
+from stormdrop.operators.window import Window, conv_nd, conv_transpose_nd
 
 RNG = np.random.default_rng(0)
 

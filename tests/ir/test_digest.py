@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stormdrop as sd
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 
 
 def matmul(names: tuple[str, str, str], n: int = 8, k: int = 5) -> sd.Task:

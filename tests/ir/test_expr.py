@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.affine import Affine, affine, bounds, conjunction, conjuncts, decide, normal
 from stormdrop.ir.expr import (

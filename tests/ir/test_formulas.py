@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.dtypes import NUMPY, PAIRS, dtype_of
 from stormdrop.ir.expr import Axis, Cmp, Const, Expr, Load
 from stormdrop.ir.interp import evaluate

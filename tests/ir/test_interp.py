@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir import build, interp
 from stormdrop.ir.expr import Const, Dtype, Expr, binary, call, select
 from stormdrop.ir.interp import evaluate, magnitude, sample

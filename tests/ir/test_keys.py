@@ -19,9 +19,9 @@ from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Const, binary
 from stormdrop.ir.keys import anchor_results, anchor_stages
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import elementwise, pad_constant
-from stormdrop.ops.catalogue import build
-from stormdrop.ops.normalize import standardize
+from stormdrop.operators.broadcast import elementwise, pad_constant
+from stormdrop.operators.catalogue import build
+from stormdrop.operators.normalize import standardize
 from tests.support.drawn_graphs import draw
 from tests.support.tasks import NAMES, random_task
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from stormdrop.builder.building import lowered
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint
 from stormdrop.ir import memo
 from stormdrop.ir.expr import Axis, Expr
 from stormdrop.ir.memo import at_work, forget, memoised
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import lowered
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import ranked
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
@@ -71,7 +71,7 @@ def test_a_sketch_lowers_to_the_same_code_after_results_were_dropped() -> None:
 COMPILATIONS = """
 import sys
 from pathlib import Path
-from stormdrop.driver.compile import compile
+from stormdrop.compiler.compile import compile
 from stormdrop.ir.expr import interned_count
 from tests.support.tiny_onnx import conv
 model = conv(Path(sys.argv[1])).read_bytes()

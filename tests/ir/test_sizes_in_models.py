@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
 
 Array = NDArray[Any]
 Build = Callable[..., onnx.ModelProto]

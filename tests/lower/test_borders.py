@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import elementwise
+from stormdrop.operators.broadcast import elementwise
 from tests.support import crew
 from tests.support.trials import Given
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stormdrop.builder.building import artifact_of, lowered
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
+from stormdrop.device.host import detect
+from stormdrop.device.host_device import HostKernel, host_device
+from stormdrop.device.memory import aligned
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import artifact_of, lowered
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import HostKernel, host_device
-from stormdrop.runtime.memory import aligned
-from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.model.prepared import PreparedKernel
+from stormdrop.operators.catalogue import build
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
 from stormdrop.target.scope import Scope

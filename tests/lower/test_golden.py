@@ -13,7 +13,7 @@ import pytest
 
 from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Program
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Sketch
 from stormdrop.space.structure import DerivationStep

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.builder.building import lowered
 from stormdrop.codegen.emit import emit
 from stormdrop.ir.expr import ARITHMETIC, Bin, Cmp, Const, Expr, Select, Var
 from stormdrop.lower.prefetch import LEAST_BYTES, with_prefetches
 from stormdrop.lower.program import For, If, Prefetch, Program, ReduceLoop, Stmt, Update, statements
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import lowered
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_point
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.cpu import cross

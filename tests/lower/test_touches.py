@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.builder.building import lowered, text_of
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code, assemble
+from stormdrop.device.host import detect
 from stormdrop.ir.expr import NUMPY
 from stormdrop.lower.program import View
 from stormdrop.lower.touches import Columns, PhaseTouches, Touch, touches_of
-from stormdrop.runtime.building import lowered, text_of
-from stormdrop.runtime.host import detect
 from stormdrop.space.default import default_point
 from stormdrop.space.sketch import sketches
 from stormdrop.target.scope import Scope

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from stormdrop.device.artifact import Artifact, BufferSpec
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.artifact import Artifact, BufferSpec
-from stormdrop.runtime.host import detect
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import stormdrop as sd
+from stormdrop.builder.building import build_artifact
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
+from stormdrop.device.artifact import Artifact, BufferSpec
+from stormdrop.device.host import detect
 from stormdrop.measure import worker
 from stormdrop.measure.measurer import HandWritten, Measurer
 from stormdrop.measure.process import RequestFailed
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.worker import RunnerRole, answer
-from stormdrop.runtime.artifact import Artifact, BufferSpec
-from stormdrop.runtime.building import build_artifact
-from stormdrop.runtime.host import detect
 from stormdrop.target.gpu import gpu
 from stormdrop.target.scope import Scope
 from tests.support.fake_cuda import FakeCudaDevice, as_launched

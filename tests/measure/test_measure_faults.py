@@ -12,7 +12,7 @@ import pytest
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Timing
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 from tests.support.workers import worker_pids
@@ -126,8 +126,8 @@ def test_a_kernel_that_does_not_suit_its_task_or_wants_too_much_is_refused(
 def test_a_planted_error_in_a_real_kernel_is_wrong(
     measurer: Measurer, draw: Callable[[Task, int], list[Schedule]], target: Target
 ):
+    from stormdrop.builder.building import artifact_of, program_of
     from stormdrop.codegen.emit import emit
-    from stormdrop.runtime.building import artifact_of, program_of
 
     task = build("ADR", [1, 5, 7, 19])
     program = program_of(task, draw(task, 1)[0], target)

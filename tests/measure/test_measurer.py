@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.errors import RunError, UserError
+from stormdrop.base.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
 from tests.support.workers import worker_pids
@@ -142,9 +142,9 @@ def test_a_measurer_without_builders_is_refused(target: Target):
 PROGRAM = """
 import numpy as np
 from stormdrop.measure.measurer import Measurer, MeasureSettings
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.sketch import sketches
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 
 print("once")
 task, target = build("GMM", [1, 8, 8, 8]), detect(2)
@@ -179,7 +179,7 @@ ORPHANS = (
     + """
 import os, signal
 from stormdrop.measure.measurer import HandWritten
-from stormdrop.runtime.building import build_artifact
+from stormdrop.builder.building import build_artifact
 task, target = build("ADR", [1, 1, 1, 1]), detect(2)
 measurer = Measurer(target, MeasureSettings(run_timeout=100), builders=2)
 sketch = sketches(task, target)[0]

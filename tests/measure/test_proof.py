@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from stormdrop.builder.building import artifact_of, program_of
 from stormdrop.codegen.emit import emit
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer
 from stormdrop.measure.result import Failure, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import artifact_of, program_of
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target

@@ -13,12 +13,12 @@ import pytest
 
 from benchmarks.grid import chosen_spaces, pruned, spread_over
 from benchmarks.record import Partial, Recording, record
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.measure.answering import Request
 from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule

@@ -10,7 +10,7 @@ import pytest
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import Surroundings
 from stormdrop.target.machine import Target

@@ -12,10 +12,11 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from stormdrop.cli.main import main
-from stormdrop.driver import calibrate, in_model
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.device import peak
+from stormdrop.doctor import calibrate
 from stormdrop.measure.race import Runs, race
-from stormdrop.runtime import peak
+from stormdrop.tuning import in_model
 from tests.support.tiny_onnx import conv
 
 QUICK = "--trials 4 --search random --threads 1"

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx
 
+from stormdrop.base.errors import UserError
 from stormdrop.codegen.fingerprint import digest
-from stormdrop.driver.choose import Choice
-from stormdrop.driver.compile import load, tasks_of
-from stormdrop.driver.model_build import _Build
-from stormdrop.errors import UserError
+from stormdrop.compiler.choose import Choice
+from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.model_build import _Build
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition
-from stormdrop.runtime.header import image_tree
+from stormdrop.model.header import image_tree
 from stormdrop.space.rules import RULES
 from stormdrop.target.cpu import cross
 from tests.support.onnx_suite import _array, all_cases, graph_of

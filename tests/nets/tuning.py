@@ -16,11 +16,11 @@ from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.search.tune import tune
-from stormdrop.search.tune_model import tune_models
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu, cross
+from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tune_model import tune_models
 from tests.support.graphs import floats, graph_of
 
 TARGET = cross("avx2").with_threads(2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.driver.pytorch import backend
+from stormdrop.compiler.pytorch import backend
 from tests.pytorch.suite import recorded
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"

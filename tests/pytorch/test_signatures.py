@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.errors import StormdropWarning, UserError
+from stormdrop.base.errors import StormdropWarning, UserError
 
 SOURCES = Path(__file__).parents[2] / "stormdrop" / "pytorch"
 

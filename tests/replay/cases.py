@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from stormdrop.builder.building import program_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import digest, normalised
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program, View
-from stormdrop.runtime.building import program_of
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from stormdrop.compare.inputs import saved as npz_of
-from stormdrop.driver.compile import compile as compile_model
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import compile as compile_model
+from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
-from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.store import Store
-from stormdrop.search.tune import tune
-from stormdrop.search.tune_model import tune_models
+from stormdrop.operators.catalogue import build
+from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
+from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tune_model import tune_models
 from tests.replay.cases import DATA
 from tests.replay.machines import machine
 from tests.support.tiny_onnx import saved as onnx_file

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import StormdropError
+from stormdrop.builder.building import artifact_of
 from stormdrop.codegen.fingerprint import digest
-from stormdrop.errors import StormdropError
+from stormdrop.device.compatible import unfit
+from stormdrop.device.host_device import host_device
 from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor
-from stormdrop.runtime.building import artifact_of
-from stormdrop.runtime.compatible import unfit
-from stormdrop.runtime.host_device import host_device
-from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.model.prepared import PreparedKernel
 from stormdrop.target.scope import Scope
 from tests.replay.cases import Case
 from tests.support.guarded import Arena, bind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd
@@ -27,9 +27,9 @@ from stormdrop.ir.expr import call as function
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
 from stormdrop.lower.program import View
-from stormdrop.ops.catalogue import OPERATORS, build
-from stormdrop.ops.indexing import clamped, wrapped
-from stormdrop.runtime.kernel import is_empty
+from stormdrop.model.kernel import is_empty
+from stormdrop.operators.catalogue import OPERATORS, build
+from stormdrop.operators.indexing import clamped, wrapped
 from stormdrop.space.default import default_schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stormdrop.device.compatible import unfit
 from stormdrop.ir.tensor import Task
-from stormdrop.reservoir.store import Store
-from stormdrop.runtime.compatible import unfit
-from stormdrop.runtime.open_model import load_compiled
+from stormdrop.model.open_model import load_compiled
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
+from stormdrop.store.store import Store
 from stormdrop.target.machine import target_from_json
 from tests.replay.files import ARRAYS, BEST, MODEL, STORE, THREADS
 from tests.replay.machines import machine

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure
 from stormdrop.report.logs import LogListener, configure, silence
-from stormdrop.search.events import Retiming, TaskFailed, TaskStarted, Warned
+from stormdrop.tuning.events import Retiming, TaskFailed, TaskStarted, Warned
 from tests.support.searches import HOSTILE, events, tiny, tuned
 
 SEARCH = tuned([4e-6, 2e-6, Failure("build", "no such\nregister"), 1e-6])

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from stormdrop.report.model_progress import ModelProgress, print_tuned
-from stormdrop.search.events import Warned
-from stormdrop.search.model_events import (
+from stormdrop.tuning.events import Warned
+from stormdrop.tuning.model_events import (
     ModelEnded,
     ModelEvent,
     ModelStarted,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.report.plot import SUFFIXES, check_plot, save_plot
 from tests.support.searches import tiny, tuned
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure
 from stormdrop.report.progress import TuningProgress
-from stormdrop.search.events import Event, Measured, Retiming, RoundEnded, TaskFailed, TaskStarted, Warned
+from stormdrop.tuning.events import Event, Measured, Retiming, RoundEnded, TaskFailed, TaskStarted, Warned
 from tests.support.searches import HOSTILE, events, tiny, tuned
 
 PEAK = 100.0
@@ -151,7 +151,7 @@ def test_a_second_search_begins_a_board_of_its_own() -> None:
 
 
 def test_a_task_without_operations_has_no_share_of_peak() -> None:
-    from stormdrop.ops.catalogue import build
+    from stormdrop.operators.catalogue import build
 
     task = build("TRN", (8, 8))
     assert task.flops == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stormdrop.measure.result import Failure
-from stormdrop.report.summary import next_step, search_rows
+from stormdrop.report.search_result import next_step, search_rows
 from tests.support.searches import HOSTILE, tuned
 
 SLOW = Failure("timeout", "took too long")
@@ -50,7 +50,7 @@ def test_an_unknown_reason_to_stop_is_told_as_it_is() -> None:
     ],
 )
 def test_the_next_step_follows_from_how_it_went(search: object, advice: str) -> None:
-    from stormdrop.search.events import Tuned
+    from stormdrop.tuning.events import Tuned
 
     assert isinstance(search, Tuned)
     found = next_step(search, True)

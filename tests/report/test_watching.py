@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 
 import stormdrop as sd
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.report.live import StatusLine
 from stormdrop.report.watching import Watching, is_watched, watched
-from stormdrop.search.events import Warned
+from stormdrop.tuning.events import Warned
 from tests.report.test_model_progress import STARTED
 from tests.support.remarks import every_remark, remarks
 from tests.support.tiny_onnx import dense
@@ -103,8 +103,8 @@ def test_warnings_are_shown_by_the_view_or_given_to_a_listener_or_are_python_war
     heard: list[object] = []
 
     def tune(*, progress: Any = None, listen: Callable[[Any], None] | None = None) -> None:
-        from stormdrop.driver.tune import heard_by
-        from stormdrop.search.events import ignore
+        from stormdrop.tuning.api import heard_by
+        from stormdrop.tuning.events import ignore
 
         heard_by(progress, listen or ignore)(Warned("slow disk"))
 

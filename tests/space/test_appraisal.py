@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 from stormdrop.space.appraisal import CHUNK
 from stormdrop.space.columns import Num
 from stormdrop.space.judge import judge_of

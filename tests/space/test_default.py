@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.errors import ScheduleError
+from stormdrop.base.errors import ScheduleError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import partition
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import GAIN, default_schedule, ranked
 from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import neighbour_rows

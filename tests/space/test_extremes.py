@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stormdrop.driver.compile import tasks_of
+from stormdrop.compiler.compile import tasks_of
+from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.express import task_of
 from stormdrop.graph.graph import Attribute
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.kernel import build
+from stormdrop.model.kernel import build
 from stormdrop.space.cpu_judge import CpuJudge, most_code
 from stormdrop.space.default import default_schedule
 from stormdrop.space.derive import enumerate_structures

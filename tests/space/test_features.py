@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from stormdrop.builder.building import lowered
+from stormdrop.device.host import detect
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.runtime.building import lowered
-from stormdrop.runtime.host import detect
 from stormdrop.space.access import axes_of, is_linear
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.footprint import StageCost

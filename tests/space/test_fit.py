@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.fit import Observation, fit
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, FITTED, CpuCoefficients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import best_point, ranked
 from stormdrop.space.knobs import PARTS, likely_parts, parts_knob
 from stormdrop.space.sketch import Sketch, sketches

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.columns import Num
 from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
+from stormdrop.operators.catalogue import build
 from stormdrop.space.knobs import Knob
 from stormdrop.space.moves import Move, Neighbourhood, moved, moves_of, neighbour_rows, stepped
 from stormdrop.space.sketch import sketches

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.building import lowered
-from stormdrop.runtime.kernel import build as build_kernel
+from stormdrop.builder.building import lowered
+from stormdrop.model.kernel import build as build_kernel
+from stormdrop.operators.catalogue import build
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stormdrop.errors import ScheduleError, UserError
-from stormdrop.ops.catalogue import build
+from stormdrop.base.errors import ScheduleError, UserError
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rule_names import checked, imported, received, references, sent
 from stormdrop.space.rules import RULES, Tile

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from stormdrop.base.errors import ScheduleError
+from stormdrop.builder.building import lowered
 from stormdrop.codegen.emit import emit
-from stormdrop.errors import ScheduleError
+from stormdrop.device.host import detect
 from stormdrop.ir import build as sd
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
-from stormdrop.ops.catalogue import build
-from stormdrop.ops.contract import matmul_nd
-from stormdrop.runtime.building import lowered
-from stormdrop.runtime.host import detect
+from stormdrop.operators.catalogue import build
+from stormdrop.operators.contract import matmul_nd
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches

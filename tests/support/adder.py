@@ -6,8 +6,8 @@ from functools import cache
 
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
-from stormdrop.runtime.artifact import Artifact, BufferSpec
-from stormdrop.runtime.host import detect
+from stormdrop.device.artifact import Artifact, BufferSpec
+from stormdrop.device.host import detect
 from stormdrop.target.scope import Scope
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from stormdrop.runtime.device import Account, Array, BoundCall, Memory, Seconds
+from stormdrop.device.device import Account, Array, BoundCall, Memory, Seconds
 
 M = TypeVar("M", bound=Memory)
 

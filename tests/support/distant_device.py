@@ -1,4 +1,4 @@
-"""A device made of what `runtime.device` promises and nothing else: memory of its own, and one thread.
+"""A device made of what `device.device` promises and nothing else: memory of its own, and one thread.
 
 It stands for machines like GPUs: arrays of the caller are copied in when a run begins and out when it ends, `read`
 gives a copy, and phases run one after the other through ctypes.
@@ -14,9 +14,8 @@ import numpy as np
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
-from stormdrop.ir.expr import NUMPY
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.device import (
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import (
     Argument,
     Array,
     BoundCall,
@@ -26,8 +25,9 @@ from stormdrop.runtime.device import (
     OutputArray,
     Seconds,
 )
-from stormdrop.runtime.group import Group
-from stormdrop.runtime.memory import aligned
+from stormdrop.device.group import Group
+from stormdrop.device.memory import aligned
+from stormdrop.ir.expr import NUMPY
 from stormdrop.target.scope import Scope
 from tests.support.copying_recording import CopyingRecording
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.cost.model import CostModel
 from stormdrop.measure.answering import Request
 from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Result
-from stormdrop.reservoir.record import Versions
-from stormdrop.search.divide import Divide, Round, Standing, worth_a_round
-from stormdrop.search.model_task import FLOOR_TRUST
-from stormdrop.search.session import Session
-from stormdrop.search.strategies import STRATEGIES
-from stormdrop.search.tools import RecordOrigin, Tools
-from stormdrop.search.tune_model import FIRST, MODEL_SETTINGS
 from stormdrop.space.judge import judge_of
+from stormdrop.store.record import Versions
+from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.divide import Divide, Round, Standing, worth_a_round
+from stormdrop.tuning.model_task import FLOOR_TRUST
+from stormdrop.tuning.session import Session
+from stormdrop.tuning.strategies import STRATEGIES
+from stormdrop.tuning.tools import RecordOrigin, Tools
+from stormdrop.tuning.tune_model import FIRST, MODEL_SETTINGS
 from tests.support.tables import formula_table
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"

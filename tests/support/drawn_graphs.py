@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.graph.graph import Graph, Value
 from stormdrop.graph.partition import TaskCall, call_of, partition

@@ -8,16 +8,16 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from stormdrop.builder.building import build_artifact
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.host import detect
+from stormdrop.device.host_device import HostDevice, HostMemory
+from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.tensor import Task
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import build_artifact
-from stormdrop.runtime.fixed_model import FixedModel
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import HostDevice, HostMemory
-from stormdrop.runtime.image import Address, Image, KernelCall, Port
-from stormdrop.runtime.pool import Pool, shared_pool
-from stormdrop.runtime.weights import pack
+from stormdrop.model.fixed_model import FixedModel
+from stormdrop.model.image import Address, Image, KernelCall, Port
+from stormdrop.model.weights import pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.scope import Scope

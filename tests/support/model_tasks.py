@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from stormdrop.driver.compile import load, tasks_of
+from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder

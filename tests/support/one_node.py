@@ -15,7 +15,7 @@ from onnx import ModelProto, ValueInfoProto, helper, numpy_helper, shape_inferen
 from onnx.reference import ReferenceEvaluator
 
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.compile import compile as compile_model
+from stormdrop.compiler.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
 
 Array = NDArray[Any]

@@ -23,17 +23,17 @@ import numpy as np
 import onnx.numpy_helper
 import onnx.reference
 
+from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.choose import Choice
-from stormdrop.driver.compile import tasks_of
-from stormdrop.driver.model_build import build_model
-from stormdrop.errors import UserError
+from stormdrop.compiler.choose import Choice
+from stormdrop.compiler.compile import tasks_of
+from stormdrop.compiler.model_build import build_model
+from stormdrop.device.host import detect
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.graph import Graph
-from stormdrop.graph.verify import verify
-from stormdrop.runtime.host import detect
+from stormdrop.graph.verify_graph import verify
 
 ARITHMETIC = (
     "add",

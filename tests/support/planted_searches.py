@@ -8,15 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from stormdrop.cost.model import CostModel
 from stormdrop.ir.tensor import Task
-from stormdrop.search import descent, evolve, session
-from stormdrop.search.evolve import Codes, Genome, Rng, Rows
-from stormdrop.search.random import RandomSearch
-from stormdrop.search.reuse import Source
-from stormdrop.search.session import Session
-from stormdrop.search.strategies import Context
-from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 from stormdrop.space import refit
 from stormdrop.space.default import default_schedule
 from stormdrop.space.knobs import Knob
@@ -25,6 +17,14 @@ from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.machine import Target
+from stormdrop.tuning import descent, evolve, session
+from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.evolve import Codes, Genome, Rng, Rows
+from stormdrop.tuning.random import RandomSearch
+from stormdrop.tuning.reuse import Source
+from stormdrop.tuning.session import Session
+from stormdrop.tuning.strategies import Context
+from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 
 DRAWN = 4096
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
-from stormdrop.runtime.pool import Pool
+from stormdrop.device.pool.pool import Pool
 from tests.support.pool_kernels import MIRROR, records
 
 # `tally`: count[i] += 1 for every iteration.

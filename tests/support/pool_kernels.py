@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.runtime.group import Group, single_groups, step_rows
-from stormdrop.runtime.pool_ir import STEP_WORDS
+from stormdrop.device.group import Group, single_groups, step_rows
+from stormdrop.device.pool.pool_ir import STEP_WORDS
 
 Place = tuple[int, int, int, int]
 """Of a kernel: its address, that of its pointer table, thread 0's scratch, bytes from one thread's to the next."""

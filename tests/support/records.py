@@ -8,11 +8,11 @@ import numpy as np
 
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.reservoir.record import Record, Versions
-from stormdrop.reservoir.verdict import Verdict
+from stormdrop.operators.catalogue import build
 from stormdrop.space.cpu_features import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
+from stormdrop.store.record import Record, Versions
+from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-from stormdrop.errors import StormdropWarning
+from stormdrop.base.errors import StormdropWarning
 
 
 def remarks(recorded: Iterable[warnings.WarningMessage]) -> list[str]:

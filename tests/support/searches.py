@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.ops.catalogue import build
-from stormdrop.runtime.host import detect
-from stormdrop.search.events import Event, Measured, NewBest, RoundEnded, TaskEnded, TaskStarted, Trial, Tuned
+from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target
+from stormdrop.tuning.events import Event, Measured, NewBest, RoundEnded, TaskEnded, TaskStarted, Trial, Tuned
 
 HOSTILE = "[red]x[/] \x1b[31m<b>&\n\u202ebad"
 """What a name or a message may hold at worst: markup of two kinds, an escape sequence, a new line, text turned round.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop.compare.interpreter import interpret
-from stormdrop.driver.choose import Choice
-from stormdrop.driver.compile import tasks_of
-from stormdrop.driver.model_build import build_model
+from stormdrop.compiler.choose import Choice
+from stormdrop.compiler.compile import tasks_of
+from stormdrop.compiler.model_build import build_model
 from tests.support.abused_onnx import NUMPY, F, I, L, model, port
 from tests.support.trials import targets
 

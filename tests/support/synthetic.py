@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.search.strategy import Candidate, Outcome, Points, Proposal, Space, Strategy
 from stormdrop.space.knobs import Knob
+from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Space, Strategy
 
 Cost = Callable[[tuple[int, ...]], float]
 """What a point truly takes; infinite where it fails."""

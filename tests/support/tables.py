@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.grid import space_of, spread_over
 from stormdrop.measure.replay import Table, TableSpace
-from stormdrop.ops.catalogue import build
+from stormdrop.operators.catalogue import build
 from stormdrop.space.default import ranked
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.cpu import cross

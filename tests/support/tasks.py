@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.tensor import Task, Variant, axis, compute, reduce_axis, tensor
-from stormdrop.ops.broadcast import elementwise, pad_constant
-from stormdrop.ops.catalogue import OPERATORS, build
-from stormdrop.ops.contract import matmul_nd
-from stormdrop.ops.window import Window, conv_nd
+from stormdrop.operators.broadcast import elementwise, pad_constant
+from stormdrop.operators.catalogue import OPERATORS, build
+from stormdrop.operators.contract import matmul_nd
+from stormdrop.operators.window import Window, conv_nd
 from tests.support.winograd import winograd_variant
 
 Rng = np.random.Generator

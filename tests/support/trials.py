@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.errors import StormdropError, UserError
+from stormdrop.builder.building import described
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
-from stormdrop.errors import StormdropError, UserError
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import BufferPlace
+from stormdrop.device.host import detect
+from stormdrop.device.host_device import HostDevice, HostMemory
+from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.interp import evaluate, magnitude, quantum
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.lower import lower
 from stormdrop.lower.prefetch import with_prefetches
 from stormdrop.lower.program import Program, View
-from stormdrop.lower.verify import verify
-from stormdrop.runtime.artifact import Artifact
-from stormdrop.runtime.building import described
-from stormdrop.runtime.device import BufferPlace
-from stormdrop.runtime.host import detect
-from stormdrop.runtime.host_device import HostDevice, HostMemory
-from stormdrop.runtime.pool import Pool, shared_pool
-from stormdrop.runtime.prepared import PreparedKernel
+from stormdrop.lower.verify_program import verify
+from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target import ALIGN_BYTES

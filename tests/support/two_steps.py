@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import stormdrop as sd
-from stormdrop.runtime.image import Image
-from stormdrop.runtime.weights import pack
+from stormdrop.model.image import Image
+from stormdrop.model.weights import pack
 from tests.support.images import Draft
 
 Array = NDArray[Any]

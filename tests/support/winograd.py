@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stormdrop.ir.tensor import Tensor, Variant
-from stormdrop.ops.winograd import TRANSFORMS, winograd_conv2d
+from stormdrop.operators.winograd import TRANSFORMS, winograd_conv2d
 
 
 def winograd_variant(x: Tensor, w: Tensor, padding: int, tile: int, name: str = "Y") -> Variant:

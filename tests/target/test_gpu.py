@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.target.gpu import ARCHITECTURES, Gpu, gpu
 from stormdrop.target.machine import target_from_json
 from stormdrop.target.microkernels import PRECISIONS

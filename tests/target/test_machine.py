@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 import pytest
 
+from stormdrop.base.errors import UserError
 from stormdrop.codegen.llvm import assemble, assembly, host
-from stormdrop.errors import UserError
-from stormdrop.runtime.host import detect
+from stormdrop.device.host import detect
 from stormdrop.target.cpu import ISAS, cross
 from stormdrop.target.gpu import gpu
 from stormdrop.target.machine import Target, target_from_json

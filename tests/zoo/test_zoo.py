@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from stormdrop import zoo
-from stormdrop.errors import UserError
+from stormdrop.base.errors import UserError
 from stormdrop.zoo.catalogue import OPSETS, describe
 
 # Parameters, and billions of multiply-adds: as torchvision publishes them with its weights; BERT's and DCGAN's are

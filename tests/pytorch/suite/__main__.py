@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from stormdrop.errors import StormdropError
+from stormdrop.base.errors import StormdropError
 from tests.pytorch.suite import RESULTS, recorded
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import stormdrop as sd
-from stormdrop.driver.pytorch import backend
+from stormdrop.compiler.pytorch import backend
 
 TOLERANCE = 1e-4
 """The largest error of a result, relative to its largest element."""

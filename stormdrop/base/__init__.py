@@ -1,0 +1,1 @@
+"""Errors, files, paths and settings: used by every package, imports none."""

@@ -1,0 +1,119 @@
+"""Building the kernels of a model: this process works from the beginning of the list, worker processes from its end.
+
+Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to
+start: a short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import Any
+
+from stormdrop.base.errors import BuildError, RunError, ScheduleError, warn
+from stormdrop.builder.building import BuiltKernel, Packing, build_for_model
+from stormdrop.builder.phase_summary import PhaseSummary
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.threads import available_cpus
+from stormdrop.ir.tensor import Task
+from stormdrop.lower.packed_layout import PackedLayout
+from stormdrop.lower.program import View
+from stormdrop.measure.process import RequestFailed, Worker, message_of
+from stormdrop.measure.settings import MeasureSettings
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.target.machine import Target
+
+WORTH_A_WORKER = 8
+"""Kernels per worker process that pay for its start."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
+
+    `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
+    shared with other models.
+    """
+
+    task: Task
+    schedule: Schedule | None
+    strides: dict[str, tuple[int, ...]]
+    code: str | None = None
+    packing: Packing | None = None
+
+
+def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
+    """A schedule that does not fit the task (it came from elsewhere) or follows a rule that is not among `rules` gives
+    way to the default, with a warning, unless the task's digest is among `told`. Raises BuildError.
+    """
+    views = {name: View(strides) for name, strides in job.strides.items()}
+    told = set() if told is None else told
+    if job.schedule is not None:
+        try:
+            return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, summarise=True)
+        except ScheduleError as error:
+            if job.task.digest not in told:
+                warn(f"{job.task.name} is computed by default, its schedule cannot be replayed: {error}")
+            told.add(job.task.digest)
+    try:
+        built = build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
+        return built if job.schedule is None else replace(built, deviation="default")
+    except ScheduleError as error:
+        outputs = ", ".join(map(repr, job.task.outputs))
+        text = f"no kernel of {job.task.name} for {outputs} fits this machine ({error}): is the shape meant?"
+        raise BuildError(text) from error
+
+
+def build_kernels(
+    jobs: Sequence[Job], target: Target, cpus: int | None = None, rules: Sequence[Rule] = RULES
+) -> list[BuiltKernel]:
+    """All of them, in order. Raises BuildError, and UserError for rules that workers cannot import."""
+    built: dict[int, BuiltKernel] = {}
+    told: set[str] = set()
+    left = deque(range(len(jobs)))  # pops at either end are atomic
+    settings = MeasureSettings()
+    helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
+    workers = [Worker("builder", target, settings, rules) for _ in range(helpers)]
+    stop = Event()
+
+    def help_out(worker: Worker) -> None:
+        while not stop.is_set():
+            try:
+                k = left.pop()
+            except IndexError:
+                return
+            try:
+                reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
+            except (RequestFailed, RunError):
+                return  # this process builds it, and says what is wrong
+            layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
+            phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
+            artifact = Artifact.from_message(reply["artifact"])
+            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, phases, reply["deviation"])
+
+    try:
+        helping = [worker.lane.submit(help_out, worker) for worker in workers]
+        while left:
+            try:
+                k = left.popleft()
+            except IndexError:
+                break
+            built[k] = build_kernel(jobs[k], target, rules, told)
+        for future in helping:
+            future.result()
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.close()
+    return [built[k] if k in built else build_kernel(job, target, rules, told) for k, job in enumerate(jobs)]
+
+
+def _request(job: Job) -> dict[str, Any]:
+    schedule = None if job.schedule is None else job.schedule.to_json()
+    views = {name: list(s) for name, s in job.strides.items()}
+    packing = job.packing.to_json() if job.packing is not None else None
+    request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
+    return {**request, "summarise": True}

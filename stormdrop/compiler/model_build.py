@@ -1,0 +1,345 @@
+"""From a model's tasks to the model: every task's schedule and machine code, memory for results, packed weights.
+
+    model = build_model(tasks_of(graph), target)           # schedules as the user's store knows them
+
+Kernels are built in other processes where there are enough of them. Their results share one arena, planned by lifetime;
+constants are packed into one block, each as its kernels read it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.base.errors import warn
+from stormdrop.builder.building import BuiltKernel
+from stormdrop.builder.grouping import concurrent_calls, grouped, means_from
+from stormdrop.builder.phase_summary import PhaseSummary
+from stormdrop.compiler.choose import Choice, Choose, Origin
+from stormdrop.compiler.kernel_builds import Job, build_kernels
+from stormdrop.compiler.placed import placed_phases
+from stormdrop.compiler.specialise import Sharing
+from stormdrop.compiler.stored import StoredSchedules, proved_again, stored_schedules
+from stormdrop.compiler.watcher import silent
+from stormdrop.device.artifact import SLACK_BYTES, Artifact
+from stormdrop.device.group import Group
+from stormdrop.device.host_device import HostDevice
+from stormdrop.device.memory import give_back
+from stormdrop.graph.graph import Value
+from stormdrop.graph.partition import Partition, TaskCall
+from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
+from stormdrop.ir.expr import ITEMSIZE
+from stormdrop.ir.shape import row_strides
+from stormdrop.ir.tensor import Task
+from stormdrop.model.arena import Lifetime, plan
+from stormdrop.model.fixed_model import FixedModel
+from stormdrop.model.image import Address, Image, KernelCall, Port
+from stormdrop.model.model import Model
+from stormdrop.model.weights import pack
+from stormdrop.space.rule_names import references
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.target import whole_lines
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.gpu import Gpu
+from stormdrop.target.machine import Target
+from stormdrop.target.scope import Scope
+
+_log = logging.getLogger("stormdrop.compile")
+
+GIVE_BACK_BYTES = 4 << 20
+_DEVIATIONS = {
+    "fitted": "whose values are no legal point for it: they were fitted",
+    "shared": "so that it shares its packed constants with other sizes of the model",
+}
+"""What is said of kernels that do not have the schedule that was given for them."""
+
+Array = NDArray[Any]
+ArenaKey = StorageBuffer | tuple[int, int]
+"""A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
+
+
+def build_model(
+    parts: Partition,
+    target: Target,
+    choose: Choose | None = None,
+    rules: Sequence[Rule] = RULES,
+    unproved: bool = False,
+    sharing: Sharing | None = None,
+    host: HostDevice | None = None,
+    tell: Callable[[str], None] = silent,
+) -> Model:
+    """Machine code, memory and packed weights for a partition; by default with the choices of the user's store.
+
+    With `sharing`, weights and arenas are those of other models too. `host` has the threads that run a CPU's model.
+    `tell` takes a line about each kernel.
+    """
+    target = target.with_weights(parts.constant_bytes)
+    references(rules)  # told now, not only where there are enough kernels for another process
+    choose = choose or stored_schedules(target, rules, parts.digest, unproved)
+    build = _Build(parts, target, choose, rules, sharing, tell)
+    del parts  # if this was the last to know the model's constants, each is freed once it is packed
+    image = build.image()
+    give_back()
+    if sharing is not None:
+        image, chunks = sharing.weights.packed(image, build.constants_of, build.copied_constants())
+        give_back()
+        return FixedModel(image, chunks, sharing.weights.device, arenas=sharing.arenas, origins=build.origins)
+    own = None if image.is_for_gpu else host
+    weights = pack(image, build.constants_of, own)
+    for offset, raw in build.copied_constants():
+        weights[offset : offset + raw.nbytes] = raw
+    return FixedModel(
+        image, weights, own, ordinal=target.ordinal if isinstance(target, Gpu) else 0, origins=build.origins
+    )
+
+
+def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
+    """The kernels of one run, and the bytes of the arena for their results.
+
+    Nothing is built: what schedules need besides is not known.
+    """
+    build = _Build(parts, target, lambda task: Choice(), RULES)
+    return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
+
+
+@dataclass(slots=True)
+class _Weights:
+    """Offsets in the block of weights, handed out one after the other."""
+
+    total: int = 0
+    constants: dict[Value, int] = field(default_factory=dict[Value, int])
+    whole: dict[Value, int] = field(default_factory=dict[Value, int])
+    """Those that kernels take as inputs: nobody packs them."""
+
+    def reserve(self, nbytes: int) -> int:
+        offset = self.total
+        self.total += whole_lines(nbytes)
+        return offset
+
+    def constant(self, v: Value) -> int:
+        if v not in self.constants:
+            self.constants[v] = self.reserve(v.nbytes)
+        return self.constants[v]
+
+
+class _Build:
+    def __init__(
+        self,
+        parts: Partition,
+        target: Target,
+        choose: Choose,
+        rules: Sequence[Rule],
+        sharing: Sharing | None = None,
+        tell: Callable[[str], None] = silent,
+    ) -> None:
+        self._sharing, self._tell = sharing, tell
+        self.laid, self.target, self._choose, self._rules = storage(parts), target, choose, rules
+        graph = parts.graph
+        self._name = graph.name
+        self._ids = {use.task.digest: use.id for use in parts.tasks}
+        self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
+        self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
+        self._constants = dict(graph.constants)
+        self._given_up = 0  # bytes of them
+        self._chosen: dict[str, Choice] = {}
+        self.origins: dict[str, str] = {}
+        """The origin of each task's schedule, by digest."""
+        self._kernels: list[Artifact] = []
+        self._summaries: list[tuple[PhaseSummary, ...]] = []
+        self._weights = _Weights()
+        self._sources: list[Mapping[str, Value]] = []  # per step: constants by their buffer's name
+
+    def image(self) -> Image:
+        kernels = self._build_all()
+        groups = self._groups(kernels)
+        lifetimes = self._lifetimes(kernels, groups)
+        offsets, total = plan([life for _, life in lifetimes])
+        arena = {key: offset for (key, _), offset in zip(lifetimes, offsets)}
+        numbered = enumerate(zip(self.laid.calls, kernels))
+        calls = tuple(self._call(k, call, kernel, arena) for k, (call, kernel) in numbered)
+        self._readers = Counter(v for sources in self._sources for v in set(sources.values()))
+        self._readers.update(self._weights.whole.keys())
+        target = self.target
+        return Image(
+            self._name,
+            self._inputs,
+            self._outputs,
+            tuple(self._kernels),
+            calls,
+            total,
+            self._weights.total,
+            target.threads,
+            target.triple,
+            target.cpu,
+            target.features,
+            groups,
+        )
+
+    def constants_of(self, step: int) -> Mapping[str, Array]:
+        """The raw constants that a step packs or keeps, by the name of their buffer.
+
+        It is asked once, and forgets what no other needs.
+        """
+        sources = self._sources[step]
+        found = {name: self._constants[v] for name, v in sources.items()}
+        if self._given_up > GIVE_BACK_BYTES:
+            give_back()
+            self._given_up = 0
+        for v in set(sources.values()):
+            self._readers[v] -= 1
+            if not self._readers[v]:
+                self._given_up += self._constants.pop(v).nbytes
+        return found
+
+    def copied_constants(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Constants that kernels take as inputs, as bytes, each with its offset."""
+        for v, offset in self._weights.whole.items():
+            yield offset, np.ascontiguousarray(self._constants[v]).reshape(-1).view(np.uint8)
+
+    # ---- code
+
+    def _build_all(self) -> list[int]:
+        """The number of every call's kernel; calls of equal tasks on equally laid out memory share one."""
+        numbers: dict[tuple[object, ...], int] = {}
+        jobs: list[Job] = []
+        of_call: list[int] = []
+        served: list[list[TaskCall]] = []  # the calls of each job
+        for call in self.laid.calls:
+            strides = self._strides(call)
+            key = (call.task.digest, *strides)
+            if key not in numbers:
+                numbers[key] = len(jobs)
+                tensors = (*call.task.runtime_inputs, *call.task.outputs)
+                shaped = {t.name: given for t, given in zip(tensors, strides) if given is not None}
+                choice = self._choice(call.task)
+                jobs.append(Job(call.task, choice.schedule, shaped, choice.code))
+                served.append([])
+            served[numbers[key]].append(call)
+            of_call.append(numbers[key])
+        sharing = self._sharing
+        if sharing is not None:
+            turn = sharing.packings.begin()
+            jobs = [
+                replace(job, packing=turn.packing(calls, job.schedule is not None)) for job, calls in zip(jobs, served)
+            ]
+        build = sharing.kept.build if sharing is not None else build_kernels
+        built = build(jobs, self.target, rules=self._rules)
+        refuted = self._refuted({job.task.digest: job.task for job, kernel in zip(jobs, built) if kernel.is_changed})
+        again = [k for k, job in enumerate(jobs) if job.task.digest in refuted]
+        by_default = [replace(jobs[k], schedule=None, code=None) for k in again]
+        for k, kernel in zip(again, build_kernels(by_default, self.target, rules=self._rules)):
+            built[k] = kernel
+        for kernel, calls in zip(built, served):
+            for call in calls:
+                if sharing is not None and kernel.layout is not None and kernel.layout.tensors:
+                    sharing.packings.note(call, kernel.layout, kernel.artifact)
+        self._kernels = [kernel.artifact for kernel in built]
+        self._summaries = [kernel.phases for kernel in built]
+        for job, kernel in zip(jobs, built):
+            self.origins[job.task.digest] = self._origin(job.task, kernel).value
+        self.origins |= dict.fromkeys(refuted, Origin.DEFAULT.value)
+        return of_call
+
+    def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
+        """The phases of all calls that need no barrier between them."""
+        if not isinstance(self.target, Cpu):
+            return ()
+        phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
+        return grouped(phases, self.target, means_from())
+
+    def _origin(self, task: Task, kernel: BuiltKernel) -> Origin:
+        if kernel.deviation in _DEVIATIONS and task.digest not in self.origins:
+            warn(f"{task.name} is computed by another schedule than its own, {_DEVIATIONS[kernel.deviation]}")
+        return Origin.DEFAULT if kernel.deviation in ("default", "shared") else self._choice(task).origin
+
+    def _choice(self, task: Task) -> Choice:
+        if task.digest not in self._chosen:
+            self._tell(f"compiling, {len(self._chosen) + 1} kernels: {task.name}")
+            self._chosen[task.digest] = self._choose(task)
+        return self._chosen[task.digest]
+
+    def _refuted(self, changed: Mapping[str, Task]) -> set[str]:
+        """Returns the changed tasks that compute wrongly, by digest: code differs from the code of the choice."""
+        chosen = [(task, self._chosen[digest]) for digest, task in changed.items()]
+        proofs = proved_again(chosen, self.target, self._rules) if chosen else []
+        if proofs and isinstance(self._choose, StoredSchedules):
+            self._choose.renew(proofs)
+        return changed.keys() - {task.digest for task, _, _ in proofs}
+
+    def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
+        """The strides of run-time inputs and output; None where they are row-major."""
+        found: list[tuple[int, ...] | None] = []
+        for v in (*self._runtime(call), call.output):
+            strides = self.laid.places[v].strides
+            plain = all(a == b for a, b, n in zip(strides, row_strides(v.shape), v.shape) if n > 1)
+            found.append(None if plain else strides)
+        return found
+
+    def _runtime(self, call: TaskCall) -> list[Value]:
+        return [v for t, v in zip(call.task.inputs, call.inputs) if not t.constant]
+
+    # ---- memory
+
+    def _lifetimes(self, kernels: Sequence[int], groups: Sequence[Group]) -> list[tuple[ArenaKey, Lifetime]]:
+        """Every buffer of the arena from its first to its last use, and the working memory of every step. Calls of one
+        group may run at the same time.
+        """
+        spans: dict[StorageBuffer, tuple[int, int]] = {}
+        concurrent = concurrent_calls(groups, len(self.laid.calls))
+        for call, (first, last) in zip(self.laid.calls, concurrent):
+            for v in (*self._runtime(call), call.output):
+                buffer = self.laid.places[v].buffer
+                if buffer.kind == "arena":
+                    known = spans.get(buffer, (first, last))
+                    spans[buffer] = min(known[0], first), max(known[1], last)
+        found: list[tuple[ArenaKey, Lifetime]] = [
+            (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
+            for buffer, (first, last) in spans.items()
+        ]
+        for k, kernel in enumerate(kernels):
+            for s, buffer in enumerate(self._kernels[kernel].buffers):
+                if buffer.scope is Scope.WORKSPACE:
+                    found.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
+        return found
+
+    def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:
+        inputs = iter(self._runtime(call))
+        constants = iter([v for t, v in zip(call.task.inputs, call.inputs) if t.constant])
+        sources: dict[str, Value] = {}
+        addresses: list[Address | None] = []
+        for s, buffer in enumerate(self._kernels[kernel].buffers):
+            match buffer.scope:
+                case Scope.INPUT:
+                    addresses.append(self._address(self.laid.places[next(inputs)], ITEMSIZE[buffer.dtype], arena))
+                case Scope.OUTPUT:
+                    addresses.append(self._address(self.laid.places[call.output], ITEMSIZE[buffer.dtype], arena))
+                case Scope.CONSTANT:
+                    sources[buffer.name] = v = next(constants)
+                    addresses.append(Address("weights", 0, self._weights.constant(v)) if buffer.resident else None)
+                case Scope.PACKED:
+                    offset = self._weights.reserve(buffer.nbytes) if buffer.resident else None
+                    addresses.append(None if offset is None else Address("weights", 0, offset))
+                case _:
+                    addresses.append(Address("arena", 0, arena[(k, s)]))
+        self._sources.append(sources)
+        task = call.task
+        amounts = task.flops, task.minimal_bytes
+        of_task = self._ids.get(task.digest, ""), call.shapes_text(), call.node
+        return KernelCall(kernel, tuple(addresses), call.label, task.digest, *amounts, *of_task)
+
+    def _address(self, place: StoragePlace, itemsize: int, arena: Mapping[ArenaKey, int]) -> Address:
+        offset, buffer = place.offset * itemsize, place.buffer
+        match buffer.kind:
+            case "arena":
+                return Address("arena", 0, arena[buffer] + offset)
+            case "constant":
+                start = self._weights.whole[buffer.value] = self._weights.constant(buffer.value)
+                return Address("weights", 0, start + offset)
+            case "input" | "output":
+                return Address(buffer.kind, buffer.index, offset)

@@ -1,1 +1,0 @@
-"""The learned cost model."""

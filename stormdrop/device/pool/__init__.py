@@ -1,0 +1,1 @@
+"""The native thread pool of the host CPU."""

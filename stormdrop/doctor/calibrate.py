@@ -1,0 +1,127 @@
+"""Calibration: measure this machine's rates, fit the coefficients of its estimate, and show what that changes.
+
+peak            multiply-adds and bandwidths (`device.peak`)
+coefficients    fitted to the trials of this machine in the store (`space.fit`); kept only where programs of tasks
+                that were left out of the fit are ordered better, too
+models          each compiled with default schedules before and after, and timed in turns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from stormdrop.compiler.choose import Choice
+from stormdrop.compiler.compile import Source, load, tasks_of
+from stormdrop.compiler.model_build import build_model
+from stormdrop.device.arrays import random_inputs
+from stormdrop.device.calibration import calibrated, save_coefficients
+from stormdrop.device.host import nominal
+from stormdrop.device.peak import measure_peak
+from stormdrop.graph.index_ranges import index_ranges
+from stormdrop.graph.partition import Partition
+from stormdrop.measure.race import race
+from stormdrop.space.default import default_schedule
+from stormdrop.space.fit import Fit, Observation, fit
+from stormdrop.space.rules import RULES
+from stormdrop.store.measured import by_sketch
+from stormdrop.store.store import Store
+from stormdrop.target.coefficients import FITTED
+from stormdrop.target.cpu import Cpu
+from stormdrop.target.machine import Peak
+
+MOST_TRIALS = 4000
+RACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultsTimed:
+    """A model by default schedules, with the nominal estimate and with the calibrated one, timed in turns."""
+
+    model: str
+    tasks: int
+    changed: int
+    """Tasks whose default schedule is another one now."""
+    nominal_seconds: float
+    calibrated_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    nominal: Cpu
+    calibrated: Cpu
+    peak: Peak
+    fit: Fit | None
+    told: str
+    """Why the coefficients are what they are."""
+    models: tuple[DefaultsTimed, ...]
+
+    def to_json(self) -> dict[str, object]:
+        names = ("peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs")
+        rates = {n: [getattr(self.nominal, n), getattr(self.calibrated, n)] for n in names}
+        both = self.nominal.coefficients, self.calibrated.coefficients
+        return {
+            "target": self.nominal.key(),
+            "rates": rates,
+            "coefficients": {n: [getattr(c, n) for c in both] for n in FITTED},
+            "fit": None if self.fit is None else {n: v for n, v in asdict(self.fit).items() if n != "coefficients"},
+            "told": self.told,
+            "models": [asdict(m) for m in self.models],
+        }
+
+
+def calibrate(
+    threads: int | None,
+    store: Store | None,
+    models: Sequence[Source] = (),
+    fresh: bool = False,
+    reset: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Measure and fit, keep both for `detect`, and time the models. `reset` forgets the coefficients instead.
+
+    Raises UserError for a model that cannot be read, before anything is measured.
+    """
+    partitions = [tasks_of(load(model)) for model in models]
+    plain = nominal(threads)
+    tell("measuring the peak")
+    peak = measure_peak(plain, fresh)
+    save_coefficients(plain, None)
+    found, told = None, "nominal, as asked for"
+    if not reset:
+        found, told = _fitted(calibrated(plain), store, tell)
+    if found is not None and found.is_better:
+        save_coefficients(plain, found.coefficients)
+    target = calibrated(plain)
+    timed = tuple(_timed(parts, plain, target, tell) for parts in partitions)
+    return Calibration(plain, target, peak, found, told, timed)
+
+
+def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
+    trials = [] if store is None else store.measured(target, MOST_TRIALS)
+    seconds = np.array([t.seconds for t in trials], np.float64)
+    observations = [
+        Observation(rows.sketch, rows.points, seconds[rows.places], trials[rows.places[0]].group)
+        for rows in by_sketch(trials, target, RULES)
+    ]
+    tell(f"fitting to {sum(len(o.seconds) for o in observations)} trials")
+    try:
+        found = fit(target, observations)
+    except ValueError as error:
+        return None, f"nominal: {error}"
+    if found.is_better:
+        return found, f"fitted to {found.programs} programs of {found.tasks} tasks"
+    return found, f"nominal: fitted to {found.programs} programs they would not order those of other tasks better"
+
+
+def _timed(parts: Partition, plain: Cpu, target: Cpu, tell: Callable[[str], None]) -> DefaultsTimed:
+    tell(f"timing {parts.graph.name}")
+    before, after = (t.with_weights(parts.constant_bytes) for t in (plain, target))
+    tasks = {call.task.digest: call.task for call in parts.calls}
+    changed = sum(default_schedule(task, before) != default_schedule(task, after) for task in tasks.values())
+    models = {name: build_model(parts, t, lambda task: Choice()) for name, t in (("nominal", before), ("now", after))}
+    inputs = list(random_inputs(models["now"].inputs, ranges=index_ranges(parts.graph)).values())
+    runs = race({name: lambda m=m: m(*inputs) for name, m in models.items()}, RACE_SECONDS)
+    return DefaultsTimed(parts.graph.name, len(tasks), changed, *(runs[n].seconds for n in ("nominal", "now")))

@@ -1,0 +1,212 @@
+"""Is this installation able to build, run and measure kernels? What `stormdrop doctor` checks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from stormdrop.base.environment import VARIABLES, unknown_variables, variable
+from stormdrop.base.errors import UserError
+from stormdrop.base.paths import cache_dir
+from stormdrop.device.cpus import cpu_text
+from stormdrop.device.pool.pool_settings import PoolSettings
+from stormdrop.device.threads import _quotas, thread_count
+from stormdrop.doctor.checks import Check, guarded
+from stormdrop.doctor.gpu_doctor import gpu_checks
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks; `threads` is 0 where not even that could be found out."""
+
+    threads: int
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def to_json(self) -> dict[str, object]:
+        return {"ok": self.ok, "threads": self.threads, "checks": [asdict(check) for check in self.checks]}
+
+
+def diagnose(threads: int | None = None, target_name: str | None = None) -> Diagnosis:
+    """Run every check; a failing one never hides the others. A GPU is looked at where one is named, and where there is
+    a driver for one.
+    """
+    checks = [_python(), *_packages(), _platform(), _threads(threads)]
+    count = thread_count(threads) if checks[-1].ok else 0
+    checks.append(_environment(count or 1))
+    checks.append(guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
+    checks.append(
+        guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
+    )
+    is_described = checks[-1].ok
+    checks.append(_cache())
+    advice = "models are compiled and tuned without it; move it away, and a new store begins"
+    checks.append(guarded("store", _store, advice))
+    if is_described:
+        advice = "see the message; candidates cannot be measured"
+        checks.append(guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
+        if checks[-1].ok:  # a kernel that kills its worker would kill this process too
+            advice = "kernels build and run in workers but not here; please report it"
+            checks.append(guarded("kernel in this process", lambda: _in_process(count or 1), advice))
+    if target_name not in (None, "host") or Path("/dev/nvidiactl").exists():
+        checks += gpu_checks("cuda" if target_name in (None, "host") else target_name)
+    return Diagnosis(count, tuple(checks))
+
+
+def _python() -> Check:
+    ok = sys.version_info >= (3, 11) and sys.implementation.name == "cpython"
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    return Check("python", ok, found, "" if ok else "use CPython 3.11 or newer")
+
+
+def _packages() -> Iterator[Check]:
+    for package, module in (("numpy", "numpy"), ("llvmlite", "stormdrop.codegen.llvm")):
+        try:
+            import_module(module)
+            yield Check(package, True, version(package))
+        except (ImportError, OSError, PackageNotFoundError) as error:
+            advice = f"python -m pip install --force-reinstall {package}"
+            yield Check(package, False, f"cannot be imported: {error}", advice)
+
+
+def _platform() -> Check:
+    machine = platform.machine()
+    ok = sys.platform == "linux" and machine.lower() in ("x86_64", "amd64", "aarch64", "arm64")
+    advice = "kernels are built and run on 64-bit Linux only, on x86-64 and AArch64; tasks can be written anywhere"
+    return Check("platform", ok, f"{platform.system()} {platform.release()} {machine}", "" if ok else advice)
+
+
+def _cpu(threads: int) -> Check:
+    from stormdrop.device.host import detect
+
+    target = detect(threads)
+    wanted = "sse4.2 avx avx2 fma avx512f avx512vl avx512_bf16 avx512bf16 avx512vnni amx-tile neon sve"
+    flags = {f[1:] for f in target.features.split(",") if f.startswith("+")}
+    features = " ".join(f for f in wanted.split() if f in flags)
+    return Check("cpu", True, f"{target}; uses {target.isa}; has {features or 'no vector feature that is used'}")
+
+
+def _estimate(threads: int) -> Check:
+    """Whether default schedules are chosen with what was measured of this machine."""
+    from stormdrop.device.host import detect, nominal
+
+    now, plain = detect(threads), nominal(threads)
+    rates = "nominal" if replace(now, coefficients=plain.coefficients) == plain else "measured"
+    coefficients = "nominal" if now.coefficients == plain.coefficients else "fitted"
+    advice = "" if rates == "measured" else "`stormdrop calibrate` measures them: three seconds, once"
+    return Check("estimate", True, f"{rates} rates, {coefficients} coefficients", advice)
+
+
+def _threads(requested: int | None) -> Check:
+    """How many, and why."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = list(_quotas(Path("/")))
+    text = variable("STORMDROP_THREADS")
+    try:
+        count = thread_count(requested)
+    except UserError as error:
+        return Check("threads", False, str(error), "unset STORMDROP_THREADS or set it to a whole number")
+    if requested is not None:
+        why = "as the argument says"
+    elif text:
+        why = "as STORMDROP_THREADS says"
+    elif quotas and count < affinity:
+        why = f"a cgroup quota of {min(quotas):g} CPUs"
+    else:
+        why = "the affinity mask" + ("; a quota does not lower it" if quotas else "; no quota")
+    return Check("threads", True, f"{count} ({why}; the mask allows {affinity} of {os.cpu_count()} CPUs)")
+
+
+def _environment(threads: int) -> Check:
+    """What other variables say: how threads wait, and where they run."""
+    unknown = unknown_variables()
+    if unknown:
+        return Check("environment", False, f"{unknown[0]} is no setting", f"known are {', '.join(VARIABLES)}")
+    try:
+        settings = PoolSettings.of(threads)
+    except UserError as error:
+        return Check("environment", False, str(error), "unset the variable, or set it to what the message says")
+    spin = f"threads spin for {settings.spin_seconds * 1e6:g} µs before they sleep"
+    cpus = settings.cpus()
+    return Check("environment", True, f"{spin}, {f'on CPUs {cpu_text(cpus)}' if cpus else 'on any CPU'}")
+
+
+def _cache() -> Check:
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "measurements cannot be kept: make it writable, or set STORMDROP_CACHE_DIR to a folder that is"
+        return Check("cache", False, f"{folder} is not writable: {error.strerror or error}", advice)
+    return Check("cache", True, f"{folder} is writable")
+
+
+def _store() -> Check:
+    """Whether what was measured before can be read, every page and row of it."""
+    from stormdrop.store.store import Store, default_path
+
+    path = default_path()
+    if not path.exists():
+        return Check("store", True, "there is none yet")
+    with Store.view(path) as store:
+        problems, count = store.integrity(), sum(s.trials for s in store.summaries())
+    if problems:
+        raise UserError(f"{path} is damaged: {problems[0]}")
+    return Check("store", True, f"{path.name} holds {count} trials and is sound")
+
+
+SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised
+
+
+def _in_worker(threads: int) -> Check:
+    from stormdrop.device.host import detect
+    from stormdrop.measure.measurer import Measurer
+    from stormdrop.measure.result import Failure
+    from stormdrop.operators.catalogue import build as operator
+    from stormdrop.space.default import default_schedule
+
+    name, target = "kernel in a worker", detect(threads)
+    task = operator("GMM", SHAPE)
+    with Measurer(target, builders=1) as measurer:
+        result = measurer.measure(task, [default_schedule(task, target)])[0]
+    if isinstance(result, Failure):
+        advice = "workers start, but a simple kernel fails in them; please report this output"
+        return Check(name, False, str(result), advice)
+    build_ms, run_us = result.build_seconds * 1e3, result.seconds * 1e6
+    return Check(name, True, f"{task.name} built in {build_ms:.0f} ms, right, {run_us:.1f} µs")
+
+
+def _in_process(threads: int) -> Check:
+    from stormdrop.device.host import detect
+    from stormdrop.ir.interp import evaluate
+    from stormdrop.model.kernel import build
+    from stormdrop.operators.catalogue import build as operator
+
+    name = "kernel in this process"
+    task = operator("GMM", SHAPE)
+    rng = np.random.default_rng(0)
+    arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
+    kernel = build(
+        task, constants={t.name: arrays[t.name] for t in task.constants}, threads=threads, target=detect(threads)
+    )
+    found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
+    expected = next(iter(evaluate(task, arrays).values()))
+    worst = float(np.max(np.abs(found - expected)))
+    if not worst < 1e-4:
+        advice = "code for this CPU is wrong; please report this output"
+        return Check(name, False, f"{task.name} is wrong by {worst:.2g}", advice)
+    return Check(name, True, f"{task.name} agrees with the reference, largest difference {worst:.1e}")

@@ -1,0 +1,1 @@
+"""Compiled models and kernels as users call them, their memory, weights and files."""

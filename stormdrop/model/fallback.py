@@ -1,0 +1,217 @@
+"""onnxruntime as the runtime of unsupported operators, for models that have some.
+
+    fallback = fallback_of("auto")                  # onnxruntime where it is installed; nothing is imported yet
+    graph = fallback.cut(refusal, file)             # a MixedGraph for a model that the importers refuse
+
+Its sessions wait asleep: threads that spin would take the CPUs from our own pool between two parts of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
+from stormdrop.device.arrays import Array
+from stormdrop.frontend.custom import CustomOperator
+from stormdrop.frontend.located import EXTRA, RUNTIME_REMEDY
+from stormdrop.frontend.mixed import MixedGraph, cut
+from stormdrop.frontend.node_reader import NeedsConstant
+from stormdrop.frontend.parsed import ParsedModel
+
+FALLBACKS = ("auto", "onnxruntime", "none")
+Refusal = Unsupported | NeedsConstant
+REFUSALS = (Unsupported, NeedsConstant)
+"""Errors of models that are right, but need another runtime."""
+FATAL_ONLY = 4
+"""The level of the log: below it, onnxruntime would print each error that it also raises."""
+LONGEST = 300
+"""Characters of a message of onnxruntime's."""
+_NAMES = {
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "bool": "BOOL",
+    "string": "STRING",
+    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+class OnnxRuntimeFallback:
+    """Makes sessions on the CPU. Raises UserError where onnxruntime is not installed."""
+
+    name = "onnxruntime"
+
+    def __init__(self, threads: int) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            told = f"fallback='onnxruntime' needs the package onnxruntime: {error}"
+            raise UserError(f"{told}; {EXTRA}") from error
+        self._onnxruntime, self.threads = onnxruntime, threads
+
+    def session(self, model: Any) -> ForeignSession:
+        """Raises UserError where onnxruntime refuses the model, an onnx.ModelProto or a path."""
+        options = self._onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = FATAL_ONLY
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        try:
+            given = model if isinstance(model, str) else model.SerializeToString()
+            made = self._onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors have no common class of their own
+            raise UserError(f"onnxruntime does not take it: {first_line(error)}") from error
+        return ForeignSession(made)
+
+    def output_types(self, model: Any) -> list[Any]:
+        outputs = self.session(model).outputs
+        types = [_type_proto(o.type, o.shape) for o in outputs]
+        # onnxruntime describes a scalar and a tensor of unknown rank alike; their shapes differ in length.
+        unclear = [k for k, o in enumerate(outputs) if o.type.startswith("tensor(") and not o.shape]
+        if unclear:
+            shapes = self.session(_with_shapes(model, [outputs[k].name for k in unclear])).outputs
+            for k, shape in zip(unclear, shapes):
+                if list(shape.shape) != [0]:
+                    types[k].tensor_type.ClearField("shape")
+        return types
+
+
+def _with_shapes(model: Any, names: Sequence[str]) -> Any:
+    """The model with the shapes of some outputs as its outputs."""
+    from onnx import ModelProto, ValueInfoProto, helper
+
+    changed = ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.output[:]
+    for k, name in enumerate(names):
+        changed.graph.node.append(helper.make_node("Shape", [name], [f"{name}.shape.{k}"]))
+        changed.graph.output.append(ValueInfoProto(name=f"{name}.shape.{k}"))
+    if not any(o.domain in ("", "ai.onnx") for o in changed.opset_import):
+        changed.opset_import.append(helper.make_opsetid("", 13))
+    return changed
+
+
+class Fallback:
+    """onnxruntime for models that need it, where it is installed. `tell` receives one line for each model."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell = tell
+        self._named: set[str] = set()
+
+    def runtime(self, refusal: Refusal) -> OnnxRuntimeFallback:
+        """Raises the error of a model where onnxruntime is not installed, with the extra that installs it."""
+        try:
+            return OnnxRuntimeFallback(1)
+        except UserError as error:
+            remedy = "" if EXTRA in str(refusal) else f" and runs such models: {EXTRA}"
+            raise _extended(refusal, f"; onnxruntime is not installed{remedy}") from error
+
+    def check(self, refusal: Refusal, file: ParsedModel) -> None:
+        """Raises the error of a model, with the reason of onnxruntime, where that takes no part of the model."""
+        runtime = self.runtime(refusal)
+        try:
+            runtime.session(file.proto if file.path is None else file.path)
+        except UserError as error:
+            raise _refused_there(refusal, error) from error
+
+    def cut(
+        self,
+        refusal: Refusal,
+        file: ParsedModel,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        constants: Mapping[str, ArrayLike] | None = None,
+        operators: Sequence[CustomOperator] = (),
+    ) -> MixedGraph:
+        """The model in parts. Raises its error, extended, where onnxruntime is missing or refuses its part as well."""
+        runtime = self.runtime(refusal)
+        try:
+            graph = cut(file, runtime, shapes, constants, operators)
+        except UnsupportedOperator as error:
+            raise _refused_there(refusal, error.__cause__ or error) from error
+        assert isinstance(graph, MixedGraph)  # the importers refused the model as a whole
+        if self._tell is not None and graph.foreign and graph.name not in self._named:
+            self._named.add(graph.name)
+            self._tell(graph.summary)
+        return graph
+
+
+def fallback_of(name: str | Fallback | None, tell: Callable[[str], None] | None = None) -> Fallback | None:
+    """The fallback of this name; None for "none". `tell` receives the cuts; without it "auto" warns.
+
+    Raises UserError for other names, and for "onnxruntime" where that is not installed.
+    """
+    match name:
+        case Fallback():
+            return name
+        case "none":
+            return None
+        case "onnxruntime":
+            OnnxRuntimeFallback(1)
+            return Fallback(tell)
+        case "auto" | None:
+            return Fallback(tell or warn)
+        case _:
+            raise UserError(f"fallback={name!r} is none of {', '.join(FALLBACKS)}")
+
+
+def _extended(refusal: Refusal, text: str) -> Refusal:
+    refusal.args = (f"{refusal}{text}",)
+    return refusal
+
+
+def _refused_there(refusal: Refusal, error: BaseException) -> Refusal:
+    """Returns the error of a model that onnxruntime refuses as well: without the advice to use onnxruntime."""
+    refusal.args = (f"{str(refusal).replace(f'{RUNTIME_REMEDY}; or ', '')}; and {error}",)
+    return refusal
+
+
+class ForeignSession:
+    """One sub-model in onnxruntime."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        return self._session.get_outputs()
+
+    def run(self, inputs: Mapping[str, Array]) -> list[Any]:
+        """The outputs in order. Raises UserError where onnxruntime refuses the values."""
+        try:
+            return self._session.run(None, dict(inputs))
+        except Exception as error:  # as above
+            raise UserError(f"onnxruntime does not run its part: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns onnxruntime's message; for a node in a nested graph, the innermost node's."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].rpartition("Status Message: ")[2][:LONGEST] if lines else type(error).__name__
+
+
+def _type_proto(text: str, shape: Sequence[object] | None) -> Any:
+    """onnxruntime's description of a type, tensor(float) or seq(map(int64,tensor(float))), as an onnx.TypeProto.
+
+    Of dimensions that have a name only that they are open is kept: the same name elsewhere may mean something else.
+    """
+    from onnx import TensorProto, TypeProto, helper
+
+    kind, _, inner = text.removesuffix(")").partition("(")
+    match kind:
+        case "tensor" if inner in _NAMES:
+            dims = None if shape is None else [n if isinstance(n, int) and n >= 0 else None for n in shape]
+            return helper.make_tensor_type_proto(TensorProto.DataType.Value(_NAMES[inner]), dims)
+        case "seq":
+            return helper.make_sequence_type_proto(_type_proto(inner, None))
+        case "optional":
+            return helper.make_optional_type_proto(_type_proto(inner, None))
+        case "map":
+            key, _, value = inner.partition(",")
+            return helper.make_map_type_proto(TensorProto.DataType.Value(_NAMES[key]), _type_proto(value, None))
+        case _:
+            return TypeProto()

@@ -1,0 +1,161 @@
+"""A compiled model as data: kernels in order, and where each of their pointers points.
+
+An `Image` with its weights is everything a run needs; it holds no address, no graph and no schedule, so it can be
+written to a file. Memory is in four spaces: the caller's input and output arrays, the arena (one per call; liveness is
+already planned), and the weights (one read-only block, packed when the model was compiled).
+
+Invariant: every output is written by some step, and a step reads only what inputs, weights and steps before it hold.
+Iterations of a group of phases touch nothing that another iteration of the group writes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stormdrop.base.errors import UserError
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.group import Group, single_groups
+from stormdrop.ir.expr import ITEMSIZE, Dtype
+from stormdrop.ir.shape import dimensions_text
+from stormdrop.target import Surroundings
+from stormdrop.target.gpu import GPU_TRIPLE
+
+Space = Literal["input", "output", "arena", "weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model, by the name the user knows."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Dtype
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}"
+
+    @property
+    def nbytes(self) -> int:
+        return ITEMSIZE[self.dtype] * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPort(Port):
+    """An input or output of which not all sizes are known; in `shape` an open dimension is -1.
+
+    `dimensions` names the open ones; None: not even their number is known.
+    """
+
+    dimensions: tuple[int | str, ...] | None = None
+
+    @staticmethod
+    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
+        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
+        return OpenPort(name, shape, dtype, dimensions)
+
+    @property
+    def open_dimensions(self) -> tuple[str, ...]:
+        return tuple(d for d in self.dimensions or () if isinstance(d, str))
+
+    @property
+    def named_dimensions(self) -> tuple[str, ...]:
+        """The names of open dimensions that have a name in the file."""
+        texts = dimensions_text(self.name, self.dimensions or ())
+        return tuple(d for d, text in zip(self.dimensions or (), texts) if isinstance(d, str) and d == text)
+
+    def __repr__(self) -> str:
+        inside = "…" if self.dimensions is None else ", ".join(dimensions_text(self.name, self.dimensions))
+        return f"{self.name}: {self.dtype}[{inside}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in one of the spaces: `index` says which input or output, `offset` is in bytes."""
+
+    space: Space
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel call: an address for every buffer of its artifact.
+
+    A constant that is only read while others are packed has the address None. `label`, `shapes` and `node`, its main
+    ONNX node, are for people.
+    """
+
+    kernel: int
+    addresses: tuple[Address | None, ...]
+    label: str
+    digest: str  # of the task
+    flops: float
+    nbytes: int  # that must at least be moved
+    id: str = ""
+    """Of its task in the model, as `Partition.tasks` numbers them; empty for a copy between two tasks."""
+    shapes: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A model for one kind of machine and one number of threads; of a GPU these are the multiprocessors that it was
+    compiled for, and it runs with any number.
+    """
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    kernels: tuple[Artifact, ...]
+    calls: tuple[KernelCall, ...]
+    arena_bytes: int
+    weights_bytes: int
+    threads: int
+    triple: str
+    cpu: str
+    features: str
+    groups: tuple[Group, ...] = ()
+    """Phases of the calls with no barrier between them; none given: every phase is a group of its own."""
+
+    @property
+    def extents(self) -> list[tuple[int, ...]]:
+        """Of the phases of each call."""
+        return [self.kernels[call.kernel].extents for call in self.calls]
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """The phases of all calls in groups, given or not."""
+        return self.groups or single_groups(self.extents)
+
+    @property
+    def is_for_gpu(self) -> bool:
+        return self.triple == GPU_TRIPLE
+
+    @property
+    def units(self) -> str:
+        """What computes in parallel, for people."""
+        return self.cpu if self.is_for_gpu else f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Per thread."""
+        return max((k.scratch_bytes for k in self.kernels), default=0)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The model as its kernels meet it."""
+        return Surroundings(self.weights_bytes, self.arena_bytes)
+
+    def checked_weights(self, weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The bytes of an array that are its weights. Raises UserError for anything but enough contiguous bytes."""
+        is_usable = weights.dtype == np.uint8 and weights.ndim == 1 and weights.flags.c_contiguous
+        if not is_usable or len(weights) < self.weights_bytes:
+            raise UserError(
+                f"{self.name} needs {self.weights_bytes} bytes of weights, not {weights.dtype}{list(weights.shape)}"
+            )
+        return weights[: self.weights_bytes]

@@ -1,0 +1,159 @@
+"""Reading an image at places that are data: regions of interest and deformed windows."""
+
+from __future__ import annotations
+
+from stormdrop.ir import build
+from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of, select
+from stormdrop.ir.tensor import Tensor, compute, reduce_axis
+from stormdrop.operators.broadcast import axes_for
+from stormdrop.operators.indexing import clamped, wrapped
+from stormdrop.operators.window import Window
+
+FARTHEST = 2.0**30
+"""The limit to which positions are clamped: infinities lie outside the image, and indices fit 64 bits."""
+
+
+def _bounded(position: Expr) -> Expr:
+    """Returns a position that fits an index; NaN counts as far outside."""
+    near = binary("max", binary("min", position, FARTHEST), -FARTHEST)
+    return select(compare("eq", position, position), near, Const(-FARTHEST, position.dtype))
+
+
+def _neighbours(position: Expr, size: int) -> tuple[tuple[Expr, Expr], tuple[Expr, Expr]]:
+    """Returns the pixels before and after a position inside one dimension: index and weight, clamped to the image."""
+    at = binary("min", binary("max", position, 0.0), float(size - 1))
+    low = call("floor", at)
+    share = at - low
+    before = clamped(build.cast(low, "i64"), size)
+    return (before, 1.0 - share), (clamped(before + 1, size), share)
+
+
+def roi_align(
+    x: Tensor,
+    rois: Tensor,
+    batches: Tensor,
+    extents: tuple[int, int],
+    samples: int,
+    scale: float,
+    half_pixel: bool,
+    largest: bool,
+    name: str = "Y",
+) -> Tensor:
+    """Returns `Y[r, c, h, w]` = the mean over samples² points in part (h, w) of region r of the interpolated image.
+
+    A region is x1, y1, x2, y2, in pixels times `scale`; points more than a pixel outside count as 0. With `largest` it
+    is the largest of the four weighted neighbours of all points.
+    """
+    r, c, h, w = axes_for((rois.shape[0], x.shape[1], *extents))
+    iy, ix = reduce_axis(samples, "iy"), reduce_axis(samples, "ix")
+    image = clamped(wrapped(batches[r], x.shape[0]), x.shape[0])
+    offset = 0.5 if half_pixel else 0.0
+
+    def point(k: int, part: Expr, sample: Expr, extent: int) -> Expr:
+        start = rois[r, k] * scale - offset
+        span = rois[r, k + 2] * scale - offset - start
+        step = (span if half_pixel else binary("max", span, 1.0)) / float(extent)
+        inside = (build.cast(sample, x.dtype) + 0.5) / float(samples)
+        return _bounded(start + (build.cast(part, x.dtype) + inside) * step)
+
+    y_at, x_at = point(1, h, iy, extents[0]), point(0, w, ix, extents[1])
+    rows, columns = x.shape[2:]
+    sides = [compare("ge", p, -1.0) & compare("le", p, float(n)) for p, n in ((y_at, rows), (x_at, columns))]
+    terms = [x[image, c, i, j] * (wi * wj) for i, wi in _neighbours(y_at, rows) for j, wj in _neighbours(x_at, columns)]
+    joined = terms[0]
+    for term in terms[1:]:
+        joined = binary("max", joined, term) if largest else joined + term
+    value = select(sides[0] & sides[1], joined, Const(0, x.dtype))
+    if largest:
+        return compute(name, (r, c, h, w), build.reduce_max(value, iy, ix))
+    return compute(name, (r, c, h, w), build.sum(value * (1.0 / samples**2), iy, ix))
+
+
+def _rounded(x: Expr) -> Expr:
+    """Returns the nearest whole number, halves away from zero."""
+    size = call("abs", x)
+    low = call("floor", size)
+    near = low + select(compare("ge", size - low, 0.5), Const(1, x.dtype), Const(0, x.dtype))
+    return select(compare("lt", x, 0.0), -near, near)
+
+
+def max_roi_pool(x: Tensor, rois: Tensor, extents: tuple[int, int], scale: float, name: str = "Y") -> Tensor:
+    """Returns `Y[r, c, h, w]` = the largest pixel of bin (h, w) of region r, 0 if the bin lies outside the image.
+
+    A region is the image's number, x1, y1, x2, y2. Corners are multiplied by `scale` and rounded, halves away from
+    zero; the second corner belongs to the region. Bins overlap if their number does not divide the region. Rows come
+    first, columns second, both over the image's own extent, which bounds every bin:
+
+        T[r, c, h, j] = max_i where(i in rows of bin h, X[image, c, i, j], -inf)
+        Y[r, c, h, w] = max_j where(j in columns of bin w, T[r, c, h, j], -inf)
+    """
+    rows, columns = x.shape[2:]
+
+    def bin_of(r: Expr, k: int, part: Expr, extent: int, size: int) -> tuple[Expr, Expr]:
+        """Returns the first position of a bin, and the first position behind it."""
+        first, last = (build.cast(_bounded(_rounded(rois[r, at] * scale)), "i64") for at in (k, k + 2))
+        step = build.cast(binary("max", last - first + 1, 1), x.dtype) / float(extents[extent])
+        at = build.cast(part, x.dtype)
+        start, end = call("floor", at * step), call("ceil", (at + 1.0) * step)
+        begin, behind = (binary("max", first + build.cast(p, "i64"), 0) for p in (start, end))
+        return binary("min", begin, size), binary("min", behind, size)
+
+    def largest(value: Expr, position: Expr, limits: tuple[Expr, Expr]) -> Expr:
+        inside = compare("ge", position, limits[0]) & compare("lt", position, limits[1])
+        return select(inside, value, Const(identity_of("max", x.dtype), x.dtype))
+
+    r, c, h, j = axes_for((rois.shape[0], x.shape[1], extents[0], columns))
+    i = reduce_axis(rows, "i")
+    image = clamped(build.cast(_bounded(rois[r, 0]), "i64"), x.shape[0])
+    pixel = largest(x[image, c, i, j], i, bin_of(r, 2, h, 0, rows))
+    tall = compute("T", (r, c, h, j), build.reduce_max(pixel, i))
+
+    r, c, h, w = axes_for((rois.shape[0], x.shape[1], *extents))
+    j = reduce_axis(columns, "j")
+    pixel = largest(tall[r, c, h, j], j, bin_of(r, 1, w, 1, columns))
+    pooled = compute("M", (r, c, h, w), build.reduce_max(pixel, j))
+
+    r, c, h, w = axes_for(pooled.shape)
+    limits = bin_of(r, 2, h, 0, rows), bin_of(r, 1, w, 1, columns)
+    filled = [compare("lt", begin, behind) for begin, behind in limits]
+    return compute(name, (r, c, h, w), select(filled[0] & filled[1], pooled[r, c, h, w], Const(0, x.dtype)))
+
+
+def deformed_windows(
+    x: Tensor, offsets: Tensor, mask: Tensor | None, w: Window, groups: int, name: str = "P"
+) -> Tensor:
+    """Returns `P[n, c, kh, kw, oh, ow]` = X[n, c] interpolated at the tap's own place plus its offset, times its mask.
+
+    Offsets are [n, groups · taps · 2, oh, ow], rows before columns, one set for each group of channels; outside the
+    image lie zeros.
+    """
+    extents = w.extents(x.shape[2:])
+    taps = w.kernel[0] * w.kernel[1]
+    i = axes_for((*x.shape[:2], *w.kernel, *extents))
+    n, c, kh, kw, oh, ow = i
+    tap = binary("floordiv", c, x.shape[1] // groups) * taps + kh * w.kernel[1] + kw
+
+    def place(d: int, k: Expr, o: Expr) -> Expr:
+        plain = o * w.strides[d] + k * w.dilations[d] - w.before[d]
+        return _bounded(build.cast(plain, x.dtype) + offsets[n, tap * 2 + d, oh, ow])
+
+    total: Expr | None = None
+    rows, columns = _corners(place(0, kh, oh), x.shape[2]), _corners(place(1, kw, ow), x.shape[3])
+    for row, row_weight, row_valid in rows:
+        for column, column_weight, column_valid in columns:
+            term = x[n, c, row, column] * (row_weight * column_weight)
+            term = select(row_valid & column_valid, term, Const(0, x.dtype))
+            total = term if total is None else total + term
+    assert total is not None
+    return compute(name, i, total if mask is None else total * mask[n, tap, oh, ow])
+
+
+def _corners(position: Expr, size: int) -> list[tuple[Expr, Expr, Expr]]:
+    """Returns the pixels before and after a position: index, weight, and whether the pixel exists."""
+    low = call("floor", position)
+    share = position - low
+    found: list[tuple[Expr, Expr, Expr]] = []
+    for at, weight in ((low, 1.0 - share), (low + 1.0, share)):
+        valid = compare("ge", at, 0.0) & compare("le", at, float(size - 1))
+        found.append((clamped(build.cast(at, "i64"), size), weight, valid))
+    return found

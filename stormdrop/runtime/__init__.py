@@ -1,1 +1,0 @@
-"""Execution of kernels: threads, memory, and the callables of users."""

@@ -1,1 +1,0 @@
-"""Search strategies, and the single loop that tunes with them."""

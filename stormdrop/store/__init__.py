@@ -1,0 +1,1 @@
+"""The tuning database (store): all measurements and decisions, and their reuse."""

@@ -1,0 +1,260 @@
+"""One task of a model that is being tuned: its session, once it has begun, and the results of that session so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import log2
+
+from stormdrop.graph.partition import TaskUse
+from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.space.judge import judge_of
+from stormdrop.space.schedule import Schedule
+from stormdrop.store.verdict import NO_CHALLENGER, Verdict
+from stormdrop.target.machine import Target
+from stormdrop.tuning.divide import NEGLIGIBLE, Round, Standing
+from stormdrop.tuning.events import Event, Measured, NewBest, Retiming, RoundEnded
+from stormdrop.tuning.model_events import TaskRow, TunedTask
+from stormdrop.tuning.session import Session
+from stormdrop.tuning.tools import Tools
+
+LAUNCH_SECONDS = 3e-6
+"""The seconds that a call of the smallest kernel costs, for estimates."""
+DOUBT = 3.0
+"""The largest assumed ratio between an unmeasured task's time and the least time for its bytes and operations."""
+FLOOR_TRUST = 0.9
+"""The factor of the judge's lower bound: kernels of recorded tables are up to 4 % faster than the bound, since clocks
+boost.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The result of a schedule: the value that is minimised, and seconds. They are equal without an objective."""
+
+    value: float
+    seconds: float
+
+
+class ModelTask:
+    """The state of one task; every change calls `tell`, with the session's event if an event caused the change."""
+
+    def __init__(
+        self, use: TaskUse, counts: Sequence[int], tools: Tools, tell: Callable[[ModelTask, Event | None], None]
+    ) -> None:
+        """Creates the state of a task; `counts` holds the number of its calls in each model."""
+        self.use, self.counts, self.tools, self._tell = use, tuple(counts), tools, tell
+        self.estimate = least_seconds(use.task, tools.target)
+        self.known = 0
+        self.stored: Verdict | None = None
+        if (store := tools.timing_store) is not None:
+            self.known = store.known(use.task, tools.target)
+            self.stored = store.verdict(use.task, tools.target, rules=tools.rules)
+        self.session: Session | None = None
+        self.is_over = False
+        self.trials = self.failed = 0
+        self.spent = 0.0
+        """Seconds of its rounds, duels included, and of its proof."""
+        self.opening_seconds = 0.0
+        """Seconds of its sketches, donors and their ranking: spent once, so no round is expected to take them again."""
+        self.history: list[Round] = []
+        self.floor = 0.0
+        self.expected_gain: float | None = None
+        """The expected gain of another minute of search for this task, as in `TaskRow`."""
+        self.best: Score | None = None
+        self.leader: Schedule | None = None
+        self.default: Score | None = None
+        self.incumbent: Score | None = None
+        self.failure: Failure | None = None
+        self.is_verified = False
+        self.phase = ""
+        self._proposed_by: dict[Schedule, str] = {}
+
+    @property
+    def origin(self) -> str:
+        """The source of the leader.
+
+        default    the default schedule
+        verdict    an earlier tuning's decision
+        stored     a trial that was in the store, without a verdict
+        donor      re-fitted from another task's schedule
+        storm, droplet, or the phase of another strategy that proposed it
+        """
+        if self.best is None or self.leader is None:
+            return ""
+        if self.session is not None and self.leader == self.session.default:
+            return "default"
+        if self.stored is not None and self.leader == self.stored.schedule:
+            return "verdict"
+        return self._proposed_by.get(self.leader, "stored")
+
+    @property
+    def name(self) -> str:
+        return f"{self.use.id} {self.use.calls[0].label}"
+
+    @property
+    def row(self) -> TaskRow:
+        use, call, seconds = self.use, self.use.calls[0], (_seconds(self.best), _seconds(self.default))
+        counts = self.trials, self.failed, self.known
+        where = self.phase, self.origin, self.expected_gain, self.opening_seconds + self.spent
+        of_call = call.shapes_text(), call.node
+        return TaskRow(use.id, call.label, self.count, use.task.flops, *seconds, *counts, *where, *of_call)
+
+    @property
+    def count(self) -> int:
+        """The number of its calls in all models together."""
+        return sum(self.counts)
+
+    @property
+    def group(self) -> str:
+        """The group of comparable tasks: the same class, within a factor of 4 in size, at one temperature.
+
+        Their FLOP/s may be compared.
+        """
+        task, temperature = self.use.task, "cold" if self.tools.target.is_cold else "warm"
+        return f"{task.class_key}/{temperature}/{round(log2(1 + task.flops) / 2)}"
+
+    def standing(self, slope: float, proof_seconds: float) -> Standing:
+        return Standing(
+            slope,
+            _seconds(self.best),
+            self.history,
+            is_open=self.session is not None and not self.is_over,
+            known_rounds=self.known / self.tools.settings.batch,
+            floor=self.floor,
+            flops=self.use.task.flops,
+            group=self.group,
+            proof_seconds=proof_seconds,
+        )
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+        judge = judge_of(self.tools.target)
+        self.floor = FLOOR_TRUST * min(judge.least_seconds(s.structure) for s in session.spaces)
+
+    def round_ended(self, seconds: float) -> None:
+        """Records a round that took `seconds`."""
+        self.spent += seconds
+        if self.best is not None:
+            self.history.append(Round(self.spent, self.best.seconds))
+
+    @property
+    def total(self) -> float:
+        """Seconds of the model, as far as they are known."""
+        return self.count * (self.best.seconds if self.best is not None else self.estimate)
+
+    @property
+    def gain(self) -> float:
+        """The gain of its leader in the model: seconds, unless there is another objective."""
+        if self.best is None or self.default is None:
+            return 0.0
+        return self.count * (self.default.value - self.best.value)
+
+    def needs_proof(self, gain: float) -> bool:
+        """Returns whether the leader is not the incumbent and seems to gain something."""
+        if self.session is None or self.best is None or self.is_verified or self.leader == self.session.incumbent:
+            return False
+        before = self.incumbent or self.default
+        return before is None or self.best.value < before.value - gain * abs(before.value)
+
+    @property
+    def was_proved(self) -> bool:
+        stored = self.stored
+        return stored is not None and stored.method != NO_CHALLENGER and stored.schedule == self.leader
+
+    def take_stored(self) -> bool:
+        """Accepts the stored verdict, if there is one."""
+        if self.stored is None:
+            return False
+        seconds = self.stored.seconds
+        self.best, self.leader = Score(seconds, seconds), self.stored.schedule
+        self.default = self.default or self.best
+        return True
+
+    def stay(self) -> None:
+        """Keeps the incumbent: the schedule of an earlier verdict, else the default schedule.
+
+        A verdict stays with the seconds that decided it. A single trial of this run beside the default's seconds of an
+        earlier run would reflect the machine's state rather than the kernels.
+        """
+        assert self.session is not None
+        if self.stored is not None and self.stored.schedule == self.session.incumbent:
+            self.take_stored()
+            if self.stored.against == self.session.default:
+                self.default = Score(self.stored.against_seconds, self.stored.against_seconds)
+        else:
+            self.leader, self.best = self.session.default, self.default or self.best
+
+    def decide_for_default(self) -> None:
+        """Stores a verdict for the default schedule, if the default stays."""
+        if self.session is not None and self.best is not None and self.leader == self.session.default:
+            self.session.stay()
+
+    def move(self, phase: str) -> None:
+        """Sets the phase. A default schedule that has won is "confirmed": it is not proved against itself."""
+        is_default = self.session is not None and self.leader == self.session.default
+        self.phase = "confirmed" if phase == "proved" and is_default else phase
+        self._tell(self, None)
+
+    def listen(self, event: Event) -> None:
+        """Updates the state from an event of the session."""
+        match event:
+            case Measured(trial):
+                self.trials += 1
+                if self.session is None or trial.schedule not in self.session.remeasured:
+                    self._proposed_by[trial.schedule] = trial.phase
+                if isinstance(trial.result, Failure):
+                    self.failed += 1
+                    self.failure = self.failure or trial.result
+                elif self.session is not None:
+                    score = self._score(trial.result, self.session.value(trial.result))
+                    self.default = score if trial.schedule == self.session.default else self.default
+                    self.incumbent = score if trial.schedule == self.session.incumbent else self.incumbent
+            case NewBest(trial, value):
+                self.best, self.leader = self._score(trial.result, value), trial.schedule
+            case RoundEnded(phase):
+                self.phase = phase
+            case Retiming():
+                self.phase = "final"
+            case _:
+                pass
+        self._tell(self, event)
+
+    def _score(self, result: Result, value: float | None) -> Score | None:
+        return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
+
+    def finished(self, use: TaskUse) -> TunedTask:
+        """Returns the result for one of the models, which calls the task as `use` lists."""
+        schedule = self.leader if self.best is not None else None
+        call = use.calls[0]
+        row = replace(self.row, id=use.id, label=call.label, count=use.count, shapes=call.shapes_text(), node=call.node)
+        return TunedTask(
+            *astuple(row),
+            task=use.task,
+            schedule=schedule,
+            default=self.session.default if self.session is not None else None,
+            verified=self.is_verified or (schedule is not None and self.was_proved),
+            failure=str(self.failure or "") if self.best is None else "",
+            before=self.stored,
+            is_default_timed=self.session is not None and self.session.default_seconds is not None,
+        )
+
+
+def _seconds(score: Score | None) -> float | None:
+    return None if score is None else score.seconds
+
+
+def least_seconds(task: Task, target: Target) -> float:
+    """Returns the least time for a task's operations and bytes, plus the cost of a call: the estimate before
+    measuring.
+    """
+    compute, memory = task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs
+    return max(compute, memory) / 1e9 + LAUNCH_SECONDS
+
+
+def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:
+    """Returns the tasks with a negligible share of the model, even if they are `DOUBT` times slower than estimated."""
+    every = list(tasks)
+    whole = sum(t.count * t.estimate for t in every)
+    return {t for t in every if DOUBT * t.count * t.estimate < NEGLIGIBLE * whole}
