@@ -1,9 +1,8 @@
 """Shipped stores: winners that come with the package, for a few kinds of CPU.
 
 A shipped store is the file `stormdrop/store/winners/KIND.sqlite`, where KIND is the CPU and the instruction set of a
-target. The file has a few winners of each class, on some numbers of threads and at both temperatures. Searches begin from these
-winners if the user's store has no donor of a task's class. `python -m benchmarks.shipped` makes the files.
-
+target. The file has a few winners of each class, on some numbers of threads and at both temperatures. Searches begin
+from these winners if the user's store has no donor of a task's class. `python -m benchmarks.shipped` makes the files.
 Invariant: reading never changes the file or its folder. The content is copied into memory once.
 """
 
