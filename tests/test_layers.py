@@ -34,6 +34,7 @@ LAYERS = (
     "store",
     "compiler",
     "tuning",
+    "testing",
     "export",
     "compare",
     "doctor",

@@ -14,11 +14,11 @@ from stormdrop.codegen.fingerprint import digest
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu, cross
+from stormdrop.testing.answering import AnsweringMeasurer, Request
 from stormdrop.tuning.tune import tune
 from stormdrop.tuning.tune_model import tune_models
 from tests.support.graphs import floats, graph_of

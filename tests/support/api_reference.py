@@ -35,13 +35,23 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("erf", "sum", "prod", "mean", "max", "min"),
     ),
     "Schedules and targets": ("sketches", "Sketch", "Schedule", "Rule", "RULES", "detect", "Target"),
+    "Recorded tables": ("run_on_table", "Replayed", "Table", "TableMeasurer", "AnsweringMeasurer", "Request"),
     "Errors": (
         *("StormdropError", "UserError", "ModelError", "Unsupported", "UnsupportedOperator"),
         *("ScheduleError", "BuildError", "RunError", "Timeout", "StormdropWarning"),
     ),
 }
-ELSEWHERE = {"CompiledModule": "stormdrop.pytorch.compiled"}
-"""Public, but no name of the package: it needs PyTorch."""
+TESTING = "stormdrop.testing"
+ELSEWHERE = {
+    "CompiledModule": "stormdrop.pytorch.compiled",
+    "run_on_table": f"{TESTING}.replay",
+    "Replayed": f"{TESTING}.replay",
+    "Table": f"{TESTING}.tables",
+    "TableMeasurer": f"{TESTING}.tables",
+    "AnsweringMeasurer": f"{TESTING}.answering",
+    "Request": f"{TESTING}.answering",
+}
+"""Public names outside the package itself, with their modules: PyTorch's module, and `stormdrop.testing`."""
 ABOUT = {
     "RULES": "The derivation rules, in the order in which they are tried; `(*sd.RULES, Mine())` adds one.",
     "Target": "A machine as data; what `detect` returns.",
@@ -95,7 +105,9 @@ def _entry(name: str) -> Iterator[str]:
         yield ""
         yield ABOUT.get(name) or f"`sd.{name}(a)`, of an expression."
         return
-    shown = name if name in ELSEWHERE else f"sd.{name}"
+    shown = f"sd.{name}"
+    if name in ELSEWHERE:
+        shown = f"{TESTING}.{name}" if ELSEWHERE[name].startswith(TESTING) else name
     yield f"### {name}"
     yield ""
     if isinstance(found, ast.FunctionDef):

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.store.record import Versions
+from stormdrop.testing.answering import Request
+from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.divide import Divide, Round, Standing, worth_a_round
 from stormdrop.tuning.model_task import FLOOR_TRUST

@@ -13,7 +13,6 @@ import pytest
 from stormdrop.base.errors import RunError, StormdropError, UserError
 from stormdrop.builder.building import code_of
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
@@ -23,6 +22,7 @@ from stormdrop.store.record import DEFAULT, Record
 from stormdrop.store.store import Store
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
+from stormdrop.testing.answering import AnsweringMeasurer, Request
 from stormdrop.tuning.events import (
     Event,
     Measured,

@@ -18,7 +18,6 @@ from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.space.default import default_schedule
@@ -30,6 +29,7 @@ from stormdrop.store.store import Store, StoreFull
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target
+from stormdrop.testing.answering import AnsweringMeasurer, Request
 from stormdrop.tuning.divide import Standing
 from stormdrop.tuning.events import Warned, ignore
 from stormdrop.tuning.goal import LatencyTargets, TotalLatency

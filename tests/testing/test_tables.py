@@ -14,8 +14,6 @@ import pytest
 from benchmarks.grid import chosen_spaces, pruned, spread_over
 from benchmarks.record import Partial, Recording, record
 from stormdrop.base.errors import UserError
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
@@ -23,6 +21,8 @@ from stormdrop.space.default import ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
+from stormdrop.testing.answering import Request
+from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
 from tests.support.tables import formula_table
 
 

@@ -17,15 +17,19 @@ class Request:
     """A request to a measurer: measure candidates, time them in turns, or prove a candidate."""
 
     kind: Literal["measure", "retime", "prove"]
+    """Measure candidates alone, time them in turns, or prove a winner."""
     task: Task
+    """The task of the candidates."""
     candidates: Sequence[Schedule]
+    """The schedules to measure."""
     rounds: int = 1
+    """The number of turns of each candidate."""
     best: float | None = None
     """Seconds to beat, for `measure`."""
 
 
 class AnsweringMeasurer(ABC):
-    """A measurer (`Measures` in `stormdrop.tuning.tools`) that answers every request by one method."""
+    """A measurer (`Measures` in `stormdrop.tuning.resources`) that answers every request by one method."""
 
     @abstractmethod
     def answers(self, asked: Request) -> list[Result]:
@@ -38,13 +42,16 @@ class AnsweringMeasurer(ABC):
         best: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
+        """Measures each candidate alone; `meanwhile` runs as if during the builds."""
         results = self.answers(Request("measure", task, candidates, best=best))
         if meanwhile is not None:
             meanwhile()
         return results
 
     def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        """Times candidates in turns."""
         return self.answers(Request("retime", task, candidates, rounds))
 
     def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        """Proves a winner; `witness` is ignored."""
         return self.answers(Request("prove", task, [candidate]))[0]

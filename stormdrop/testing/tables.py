@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import StormdropError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.space.derive import derive
@@ -31,6 +30,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target, target_from_json
+from stormdrop.testing.answering import AnsweringMeasurer, Request
 
 FORMAT = 1
 Floats = NDArray[np.float32]
@@ -109,12 +109,17 @@ class Table:
     """The recorded measurements of a task on a machine. `notes` describe the recording for readers."""
 
     task: Task
+    """The recorded task."""
     target: Target
+    """The machine of the recording."""
     spaces: tuple[TableSpace, ...]
+    """The restricted sketches with their measurements: the `spaces` of `sd.tune`."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Remarks about the recording."""
 
     @property
     def size(self) -> int:
+        """The number of recorded points."""
         return sum(len(s.points) for s in self.spaces)
 
     @cached_property
@@ -237,8 +242,12 @@ class TableMeasurer(AnsweringMeasurer):
     `noise` is the standard deviation of the logarithm of every single timing.
     """
 
+    table: Table
+    """The table with the results."""
+
     def __init__(self, table: Table, noise: float = 0.0, seed: int = 0) -> None:
-        self.table, self._noise, self._rng = table, noise, np.random.default_rng(seed)
+        self.table = table
+        self._noise, self._rng = noise, np.random.default_rng(seed)
         self._slower = MeasureSettings().slower_factor
 
     def answers(self, asked: Request) -> list[Result]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.record import Versions
+from stormdrop.testing.answering import Request
+from stormdrop.testing.tables import Table, TableMeasurer
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.session import Session
