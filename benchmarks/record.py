@@ -41,8 +41,8 @@ from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target
 from stormdrop.testing.tables import Table, TableSpace
 from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.resources import Measures
 from stormdrop.tuning.reuse import refitted
-from stormdrop.tuning.tools import Measures
 
 SAMPLES = 2048  # points of a sketch that the prior looks at
 SCOUTS = 384  # points of all sketches that are measured before a grid is chosen

@@ -33,9 +33,8 @@ from stormdrop.device.threads import available_cpus
 from stormdrop.testing.replay import run_on_table
 from stormdrop.testing.tables import Table, TableSpace
 from stormdrop.tuning.droplet import Droplet
-from stormdrop.tuning.random import RandomSearch
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
+from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch, StrategyFactory
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Strategy, candidate
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tables"

@@ -50,7 +50,7 @@ LAYER_OF = {
 
 UPWARDS: dict[str, set[str]] = {
     "stormdrop.tuning.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
-    "stormdrop.tuning.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
+    "stormdrop.tuning.tuned": {"stormdrop.report.model_html"},  # and so a `TunedModel`
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.power", "stormdrop.ir.printer"}),
@@ -59,9 +59,10 @@ CYCLES: set[frozenset[str]] = {
         {
             "stormdrop.tuning.curve",
             "stormdrop.report.html",
+            "stormdrop.report.objective",
             "stormdrop.report.plot",
             "stormdrop.report.search_result",
-            "stormdrop.tuning.events",
+            "stormdrop.tuning.tuned",
         }
     ),
 }

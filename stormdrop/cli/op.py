@@ -134,7 +134,7 @@ def op(
     if plot_path is not None:
         from stormdrop.report.plot import save_plot
 
-        save_plot(plot_path, [f.tuned for f in report.found], report.peak_gflops)
+        save_plot(plot_path, [f.tuned for f in report.searches], report.peak_gflops)
         say(console, f"the progress is drawn in {plot_path}")
 
 

@@ -24,7 +24,8 @@ DRAW_SECONDS = 0.25
 class LiveView:
     """A view of the events so far; a context manager. It may begin again with another subject."""
 
-    line_seconds: ClassVar[float]
+    line_seconds: float
+    """The least time between two lines of a log."""
     is_transient: ClassVar[bool] = False
     """The board goes when it stops."""
 

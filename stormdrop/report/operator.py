@@ -21,7 +21,7 @@ from stormdrop.space.sketch import sketches
 from stormdrop.store.record import DEFAULT, Record
 from stormdrop.target.machine import Target
 from stormdrop.tuning.curve import improvements, reached, trials_per_second
-from stormdrop.tuning.operator import Found, OperatorReport
+from stormdrop.tuning.operator import OperatorReport, OperatorSearch
 
 COMPARED_QUALITY = 0.95
 
@@ -95,13 +95,13 @@ def print_comparison(console: Console, report: OperatorReport) -> None:
     has_rate = report.plan.task.flops > 0
     names = ["search", "best", *(["of peak"] if has_rate else [])]
     names += ["trials", "failed", "trials/s", "spent", f"{COMPARED_QUALITY:.0%} at", "ended"]
-    cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
+    cells = [_compared(search, report.peak_gflops, has_rate) for search in report.searches]
     print_table(console, names, cells, words=(0, len(names) - 1))
     console.print()
 
 
-def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
-    tuned = found.tuned
+def _compared(search: OperatorSearch, peak_gflops: float, has_rate: bool) -> list[str]:
+    tuned = search.tuned
     near = reached(improvements(tuned.history), COMPARED_QUALITY)
     return [
         tuned.strategy,

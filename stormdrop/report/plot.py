@@ -19,7 +19,7 @@ from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Timing
 from stormdrop.report.text import clean, speed_text, time_unit
 from stormdrop.tuning.curve import improvements, phases
-from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.tuned import Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from stormdrop.tuning.curve import (
     running_seconds,
     trials_per_second,
 )
-from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.tuned import Tuned
 
 _ENDED = {
     "trials": "the trials are spent",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.space.schedule import Schedule
-from stormdrop.tuning.events import Trial, Tuned
+from stormdrop.tuning.tuned import Trial, Tuned
 
 QUALITIES = (0.90, 0.95, 0.99)
 

@@ -31,7 +31,7 @@ from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
 from stormdrop.testing.answering import AnsweringMeasurer, Request
 from stormdrop.tuning.reuse import MOST_DONORS
-from stormdrop.tuning.tune import tune
+from tests.support.tuning import tune
 from tests.tuning.test_tune import by_knobs
 
 TARGET = cross("avx2").with_threads(2)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 import stormdrop as sd
-from stormdrop.tuning.model_events import InModel, TunedModel, TunedTask
+from stormdrop.tuning.tuned import InModel, TunedModel, TunedTask
 from tests.support.searches import HOSTILE, tiny, tuned
 
 

@@ -9,9 +9,9 @@ from dataclasses import astuple, replace
 from rich.console import Console
 from rich.text import Text
 
-from stormdrop.report.model_progress import ModelProgress, print_tuned
+from stormdrop.report.progress import ModelProgress, print_tuned
 from stormdrop.tuning.events import Warned
-from stormdrop.tuning.model_events import (
+from stormdrop.tuning.tuned import (
     ModelEnded,
     ModelEvent,
     ModelStarted,

@@ -36,7 +36,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.operators.catalogue import build
 from stormdrop.store.store import Store
 from stormdrop.tuning.events import Retiming, RoundEnded, TaskStarted
-from stormdrop.tuning.keeping import Keeper
+from stormdrop.tuning.resources import Keeper
 from stormdrop.tuning.search_settings import TuneSettings
 
 path, operator, trials, batch, seed, waits_at = sys.argv[1:]

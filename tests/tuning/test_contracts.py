@@ -20,7 +20,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.store.store import Store
 from stormdrop.testing.tables import TableMeasurer
-from stormdrop.tuning.tools import Measures
+from stormdrop.tuning.resources import Measures
 from tests.support.records import ELSEWHERE, HERE, failure, make_records, small_task
 from tests.support.tables import formula_table
 

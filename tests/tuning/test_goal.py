@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from stormdrop.tuning.goal import GeometricMean, Goal, LatencyTargets, TotalLatency, WeightedLatency
+from stormdrop.tuning.objectives import GeometricMean, Goal, LatencyTargets, TotalLatency, WeightedLatency
 
 LATENCIES = [2e-3, 5e-3, 30e-3]
 

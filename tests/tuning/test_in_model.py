@@ -30,11 +30,11 @@ from stormdrop.target.machine import Target
 from stormdrop.tuning import api as tune
 from stormdrop.tuning import in_model
 from stormdrop.tuning.in_model import MOST_REBUILDS, REVERTED, Weighed, accept, settle
-from stormdrop.tuning.model_events import InModel, TunedModel, TunedTask
 from stormdrop.tuning.session import CHECKED, UNCHECKED
-from stormdrop.tuning.tune_model import tune_models
+from stormdrop.tuning.tuned import InModel, TunedModel, TunedTask
 from tests.compiler.test_stored import other_schedules, verdict
 from tests.support.tiny_onnx import dense
+from tests.support.tuning import tune_models
 
 KERNELS = "abcdefghij"
 

@@ -43,7 +43,6 @@ from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.storm import StormSettings
 from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
 from stormdrop.tuning.strategy import Strategy, candidate
-from stormdrop.tuning.tune import tune
 from tests.support.planted_searches import (
     FavouritesOnly,
     donors_that_are_ranked_the_wrong_way_round,
@@ -58,6 +57,7 @@ from tests.support.planted_searches import (
     refits_that_give_the_default,
     storms_without_mutation,
 )
+from tests.support.tuning import tune
 
 FOLDER = Path(__file__).parents[1] / "data" / "regions"
 LARGE = Path(__file__).parents[1] / "data" / "tables"

@@ -20,7 +20,7 @@ from stormdrop.model.open_model import OpenModel
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.tuning.in_model import accept
-from stormdrop.tuning.model_events import TunedModel
+from stormdrop.tuning.tuned import TunedModel
 from tests.compiler.test_stored import other_schedules, verdict
 from tests.support.open_onnx import decoder, perceptron
 
