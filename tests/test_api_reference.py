@@ -59,7 +59,7 @@ def test_the_reference_shows_options_and_exceptions() -> None:
     text = PAGE.read_text()
     for part in (
         "winograd: bool = True",
-        "goal: Goal | None = None",
+        "objective: Objective | str | None = None",
         "class sd.ModelError(UserError)",
         "close() -> None",
     ):

@@ -49,8 +49,7 @@ LAYER_OF = {
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {
-    "stormdrop.tuning.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
-    "stormdrop.tuning.tuned": {"stormdrop.report.model_html"},  # and so a `TunedModel`
+    "stormdrop.tuning.tuned": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.power", "stormdrop.ir.printer"}),

@@ -44,7 +44,7 @@ def _task(tuned: Tuned) -> str:
         f'<tr><th style="text-align:left">{_text(name)}</th><td style="text-align:left">{_text(value)}</td></tr>'
         for name, value in [("time", speed), *search_rows(tuned, None)]
     )
-    code = _text("\n".join([*map(str, tuned.best.steps), *(f"{n} = {v}" for n, v in tuned.best.values)]))
+    code = _text("\n".join([*map(str, tuned.best.steps), *(f"{n} = {v}" for n, v in tuned.best.values)]), keep="\n")
     schedule = f"<details><summary>schedule</summary><pre>{code}</pre></details>"
     return f"{_curve(tuned, peak_gflops)}<table>{rows}</table>{schedule}"
 
@@ -110,5 +110,5 @@ def _side(column: str) -> str:
     return "left" if column in TEXTS else "right"
 
 
-def _text(text: str) -> str:
-    return escape(clean(text, keep="\n"))
+def _text(text: str, keep: str = "") -> str:
+    return escape(clean(text, keep=keep))

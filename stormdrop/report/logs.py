@@ -23,7 +23,7 @@ from stormdrop.measure.result import Failure
 from stormdrop.report.schedule import change_text
 from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.space.schedule import Schedule
-from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Stage, Started, Warned
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, StageStarted, Started, Warned
 from stormdrop.tuning.tuned import TaskRow, Trial
 
 _log = logging.getLogger("stormdrop.tune")
@@ -63,7 +63,7 @@ class LogListener:
                 _log.info("%s%s: %s", self._subject(row), row.phase, counts)
             case Proving(tasks, elapsed):
                 _log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
-            case Stage(text):
+            case StageStarted(text):
                 _log.info("%s", text)
             case Warned(message):
                 _log.warning("%s", message)

@@ -27,7 +27,7 @@ from stormdrop.report.text import (
     speed_text,
 )
 from stormdrop.space.schedule import Schedule
-from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Stage, Started, Warned
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, StageStarted, Started, Warned
 from stormdrop.tuning.tuned import TaskRow, Tuned
 
 SHOWN_IMPROVEMENTS = 5
@@ -101,7 +101,7 @@ class TuningProgress(LiveView):
                 if self._live is None:
                     best = f"the best of {counted(tasks, 'task')}" if self._is_model else "the best few"
                     self._say(f"timing {best} again in turns, and proving the {'winners' if tasks > 1 else 'winner'}")
-            case Stage(text):
+            case StageStarted(text):
                 self._end()
                 self._stage.tell(text)
             case Warned(message):

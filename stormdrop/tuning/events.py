@@ -61,7 +61,7 @@ class Proving:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageStarted:
     """A step after the search begins: the model itself is compiled and timed."""
 
     text: str
@@ -81,7 +81,7 @@ class Ended:
     tuned: Tuned
 
 
-Event = Started | Measured | Moved | Proving | Stage | Warned | Ended
+Event = Started | Measured | Moved | Proving | StageStarted | Warned | Ended
 Listener = Callable[[Event], None]
 
 

@@ -32,7 +32,7 @@ from stormdrop.store.record import versions
 from stormdrop.store.store import Store, StoreError
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.machine import Target
-from stormdrop.tuning.events import Listener, Stage, ignore
+from stormdrop.tuning.events import Listener, StageStarted, ignore
 from stormdrop.tuning.session import CHECKED, UNCHECKED
 from stormdrop.tuning.tuned import InModel, Tuned, TunedTask
 
@@ -209,7 +209,7 @@ class _Bench:
         self._parts, self._tuned, self._seconds, self._listen, self._rules = parts, tuned, seconds, listen, rules
         self._incumbents: Mapping[str, Choice] = {}
         """The incumbent's choices by the digest of the task; a task without a choice has the default."""
-        self._listen(Stage("compiling with defaults"))
+        self._listen(StageStarted("compiling with defaults"))
         self._default = self._incumbent = build_model(parts, tuned.target, self._chosen, rules)
         self._arrays = list(random_inputs(self._default.inputs, ranges=index_ranges(parts.graph)).values())
         self._incumbent_profile: dict[str, float] = {}
@@ -219,9 +219,9 @@ class _Bench:
     def _enter(self, running: Mapping[str, Verdict]) -> None:
         """Makes the model as compiled without this tuning the incumbent, unless default schedules are faster by now."""
         tuned, self._incumbents = self._tuned, {digest: choice_of(v) for digest, v in running.items()}
-        self._listen(Stage("compiling with earlier decisions"))
+        self._listen(StageStarted("compiling with earlier decisions"))
         before = build_model(self._parts, tuned.target, self._chosen, self._rules)
-        self._listen(Stage("timing both in turns"))
+        self._listen(StageStarted("timing both in turns"))
         if self._timed(before).is_slower:
             tasks = [verdict.task for verdict in running.values()]
             defaults = [tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks]
@@ -239,19 +239,19 @@ class _Bench:
 
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
         if not kept:
-            self._listen(Stage("timing the model"))
+            self._listen(StageStarted("timing the model"))
             return self._timed(self._incumbent)
 
         def choose(task: Task) -> Choice:
             return choice_of(self._tuned.schedules(task)) if task.digest in kept else self._chosen(task)
 
-        self._listen(Stage("compiling with the tuned schedules"))
+        self._listen(StageStarted("compiling with the tuned schedules"))
         model = build_model(self._parts, self._tuned.target, choose, self._rules)
-        self._listen(Stage("timing both in turns"))
+        self._listen(StageStarted("timing both in turns"))
         weighed = self._timed(model)
         if not weighed.is_slower:
             return weighed
-        self._listen(Stage("looking for kernels that lose in the model"))
+        self._listen(StageStarted("looking for kernels that lose in the model"))
         before = self._incumbent_profile or self._profile(self._incumbent, weighed.incumbent_seconds)
         self._incumbent_profile = before
         profile = self._profile(model, weighed.in_model.seconds)

@@ -99,7 +99,7 @@ class Stop:
     count = 0
 
 
-class Loop:
+class TuningLoop:
     """The search over all tasks of some subjects; `resources` has an entry for each subject."""
 
     def __init__(

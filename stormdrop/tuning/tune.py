@@ -37,7 +37,7 @@ from stormdrop.target.machine import Target
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.divide import Divide, Gradient
 from stormdrop.tuning.events import Ended, Listener, Warned, ignore
-from stormdrop.tuning.loop import Loop, SearchBudget, Stop
+from stormdrop.tuning.loop import SearchBudget, Stop, TuningLoop
 from stormdrop.tuning.objectives import Objective, objective_for
 from stormdrop.tuning.resources import Keeper, KernelValue, Measures, RecordOrigin, Resources
 from stormdrop.tuning.reuse import absent_donors, reuse_of
@@ -129,7 +129,7 @@ def tune(
             budget.trials = resources[0].settings.storm_trials
         divide = options.divide or Gradient(np.random.default_rng(options.seed))
         stop = stack.enter_context(interruptible())
-        loop = Loop(
+        loop = TuningLoop(
             subjects, resources, budget, divide, objective, listen, stop, start=options.start, spaces=options.spaces
         )
         results = loop.run()

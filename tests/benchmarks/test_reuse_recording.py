@@ -30,8 +30,8 @@ from stormdrop.store.store import Store
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
 from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.reuse import MOST_DONORS
-from tests.support.tuning import tune
 from tests.tuning.test_tune import by_knobs
 
 TARGET = cross("avx2").with_threads(2)

@@ -19,8 +19,9 @@ from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu, cross
 from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.tuning.api import tune
 from tests.support.graphs import floats, graph_of
-from tests.support.tuning import tune, tune_models
+from tests.support.tuning import tune_models
 
 TARGET = cross("avx2").with_threads(2)
 WIDTHS = (32, 48, 40)

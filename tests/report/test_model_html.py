@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 import stormdrop as sd
-from stormdrop.tuning.tuned import InModel, TunedModel, TunedTask
+from stormdrop.tuning.tuned import InModel, Tuned, TunedTask
 from tests.support.searches import HOSTILE, tiny, tuned
 
 
-def model(**changes: object) -> TunedModel:
+def model(**changes: object) -> Tuned:
     search = tuned([4e-6, 2e-6])
     task = TunedTask(
         id="t0",
@@ -30,7 +30,7 @@ def model(**changes: object) -> TunedModel:
         node="block1/conv",
         shapes="1x6x6x16, 3x3x16x16 → 1x6x6x16",
     )
-    made = TunedModel("net", search.target, "storm", 3, (task,), 61.0, "seconds", in_model=InModel(5e-3, 8e-3))
+    made = Tuned("net", search.target, "storm", 3, (task,), 61.0, "seconds", in_model=InModel(5e-3, 8e-3))
     return replace(made, **changes)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,4 +1,4 @@
-"""Tuning with options as keyword arguments, without timing models and without the user's store."""
+"""Tuning of models with options as keyword arguments. The models themselves are not timed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,12 @@ from typing import Any
 
 from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
-from stormdrop.ir.tensor import Task
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
 from stormdrop.tuning.events import Listener, ignore
 from stormdrop.tuning.subject import Subject
-from stormdrop.tuning.tune import TuneOptions
-from stormdrop.tuning.tune import tune as tune_subjects
+from stormdrop.tuning.tune import TuneOptions, tune
 from stormdrop.tuning.tuned import Tuned
-
-
-def tune(
-    task: Task, target: Target | None = None, *, store: Store | None = None, listen: Listener = ignore, **options: Any
-) -> Tuned:
-    """Tunes a single task."""
-    subjects = [Subject.of_task(task)]
-    return tune_subjects(subjects, target or detect(), TuneOptions(**options), store=store, listen=listen)[0]
 
 
 def tune_models(
@@ -35,7 +25,7 @@ def tune_models(
     clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> tuple[Tuned, ...]:
-    """Tunes models together; the models themselves are not timed."""
+    """Tunes models together, without the user's store."""
     subjects = [Subject.of_model(parts, is_timed=False) for parts in models]
     target = target or detect()
-    return tune_subjects(subjects, target, TuneOptions(**options), store=store, listen=listen, clock=clock)
+    return tune(subjects, target, TuneOptions(**options), store=store, listen=listen, clock=clock)

@@ -11,11 +11,11 @@ import pytest
 
 from stormdrop.testing.replay import Replayed, run_on_table
 from stormdrop.testing.tables import Table, TableMeasurer
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch, StrategyFactory
 from stormdrop.tuning.strategy import Outcome, Proposal, Strategy, candidate
 from tests.support.tables import formula_table
-from tests.support.tuning import tune
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"
 RECORDED = sorted(FOLDER.glob("*.npz"))

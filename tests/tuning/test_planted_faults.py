@@ -37,6 +37,7 @@ from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
 from stormdrop.testing.replay import run_on_table
 from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.droplet import Droplet
 from stormdrop.tuning.reuse import Source, refitted
 from stormdrop.tuning.search_settings import TuneSettings
@@ -57,7 +58,6 @@ from tests.support.planted_searches import (
     refits_that_give_the_default,
     storms_without_mutation,
 )
-from tests.support.tuning import tune
 
 FOLDER = Path(__file__).parents[1] / "data" / "regions"
 LARGE = Path(__file__).parents[1] / "data" / "tables"

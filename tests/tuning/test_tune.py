@@ -23,13 +23,13 @@ from stormdrop.store.store import Store
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
 from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch
 from stormdrop.tuning.strategy import Outcome, Proposal, Strategy
 from stormdrop.tuning.tuned import Trial, Tuned
 from tests.support.records import VERSIONS, make_verdict
-from tests.support.tuning import tune
 
 TARGET = cross("avx2").with_threads(2)
 BATCH = TuneSettings().batch
