@@ -62,7 +62,7 @@ def info(source: Source, passes: bool, target_name: str | None, threads: int | N
     if passes:
         if as_json or source.is_compiled:
             raise click.UsageError("--passes prints text, of a model that is not compiled yet")
-        from stormdrop.report.passes import passes_text
+        from stormdrop.report.model_reports import passes_text
 
         for line in passes_text(source.open_somewhere().graph):
             click.echo(line)
@@ -353,7 +353,7 @@ def _show(
     from stormdrop.compiler.choose import Origin
     from stormdrop.report.model_reports import Listed, calls_text, print_sections
     from stormdrop.report.operator import code_sections, print_sketches, sketches_json
-    from stormdrop.report.schedule import schedule_lines
+    from stormdrop.report.text import schedule_lines
     from stormdrop.space.default import default_schedule
 
     schedule = choice.schedule or default_schedule(use.task, target, rules)

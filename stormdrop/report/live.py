@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stormdrop.report.console import say
-from stormdrop.report.notebook import NotebookBoard, in_notebook
+from stormdrop.report.console import NotebookBoard, in_notebook, say
 from stormdrop.report.text import clean, span_text
 
 DRAW_SECONDS = 0.25

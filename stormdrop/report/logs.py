@@ -20,8 +20,7 @@ from typing import Any, assert_never
 from stormdrop.base.errors import StormdropWarning
 from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Failure
-from stormdrop.report.schedule import change_text
-from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.report.text import change_text, clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.space.schedule import Schedule
 from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, StageStarted, Started, Warned
 from stormdrop.tuning.tuned import TaskRow, Trial

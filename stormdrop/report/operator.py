@@ -12,9 +12,8 @@ from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Program
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table
-from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.search_result import next_step, search_rows
-from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
+from stormdrop.report.text import one_line, schedule_lines, seconds_text, span_text, speed_text
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
 from stormdrop.space.sketch import sketches

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from stormdrop.report.console import print_table, table_lines
 from stormdrop.report.live import LiveView, StatusLine, elapsed_text, lines_drawn
-from stormdrop.report.schedule import change_text
 from stormdrop.report.text import (
     budget_text,
+    change_text,
     clean,
     counted,
     expected_text,

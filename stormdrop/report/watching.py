@@ -14,7 +14,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from stormdrop.base.errors import UserError
-from stormdrop.report.notebook import in_notebook
+from stormdrop.report.console import in_notebook
 from stormdrop.tuning.events import Event, Started, Warned
 
 if TYPE_CHECKING:

@@ -221,14 +221,14 @@ def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rn
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NameLink:
     """The knobs that two spaces have in common: their columns in the destination space and in the source space."""
 
     to: Rows
     source: Rows
 
 
-def linked(to: Genome, source: Genome) -> Link | None:
+def linked(to: Genome, source: Genome) -> NameLink | None:
     """Returns the knobs that `to` and `source` share by name; None if they are less than half of the knobs that can
     move.
     """
@@ -236,10 +236,10 @@ def linked(to: Genome, source: Genome) -> Link | None:
     common = np.array([k for k in to.live if to.names[k] in at], dtype=np.int64)
     if not len(common) or 2 * len(common) < len(to.live):
         return None
-    return Link(common, np.array([at[to.names[k]] for k in common], dtype=np.int64))
+    return NameLink(common, np.array([at[to.names[k]] for k in common], dtype=np.int64))
 
 
-def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
+def moved(to: Genome, rows: Rows, donors: Points, link: NameLink) -> Rows:
     """Returns rows of one space with the values of another's points for knobs of both, at the nearest choices."""
     rows = rows.copy()
     shape = (len(rows), len(link.to))
@@ -281,19 +281,19 @@ def spread(points: Points, n: int, near: int, chosen: Points) -> list[int]:
 
     `chosen` are rows selected before, elsewhere. Rows that were passed over fill up at the end.
     """
-    taken: list[int] = []
+    selected: list[int] = []
     close = np.zeros(len(points), bool)
     for row in chosen:
         close |= (points != row).sum(axis=1) <= 1
     passed: list[int] = []
     for i in range(len(points)):
-        if len(taken) == n:
+        if len(selected) == n:
             break
         if close[i]:
             if not near:
                 passed.append(i)
                 continue
             near -= 1
-        taken.append(i)
+        selected.append(i)
         close |= (points != points[i]).sum(axis=1) <= 1
-    return taken + passed[: n - len(taken)]
+    return selected + passed[: n - len(selected)]
