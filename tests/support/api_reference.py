@@ -55,6 +55,7 @@ ELSEWHERE = {
 ABOUT = {
     "RULES": "The derivation rules, in the order in which they are tried; `(*sd.RULES, Mine())` adds one.",
     "Target": "A machine as data; what `detect` returns.",
+    "TunedModel": "Another name of `sd.Tuned`, for the results of models.",
 }
 """Names that have no docstring."""
 
@@ -140,11 +141,11 @@ def _member_lines(name: str, kind: ast.ClassDef) -> Iterator[str]:
 
 
 def definition(name: str) -> Definition | None:
-    """Returns the definition of a public name; None for a value."""
+    """Returns the definition of a public name; None for a value, and for another name of a class."""
     if name in ELSEWHERE:
         return _definitions(ELSEWHERE[name])[name]
     thing: Any = getattr(stormdrop, name)
-    if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+    if name in ABOUT or not (inspect.isclass(thing) or inspect.isfunction(thing)):
         return None
     return _definitions(thing.__module__).get(thing.__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from stormdrop.store.store import Store
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
 from stormdrop.testing.answering import AnsweringMeasurer, Request
-from stormdrop.tuning.api import tune
+from stormdrop.tuning.api import ModelKeywords, TaskKeywords, tune
 from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch
 from stormdrop.tuning.strategy import Outcome, Proposal, Strategy
+from stormdrop.tuning.tune import TuneOptions
 from stormdrop.tuning.tuned import Trial, Tuned
 from tests.support.records import VERSIONS, make_verdict
 
@@ -535,3 +537,14 @@ def test_a_trial_knows_its_number_time_and_phase() -> None:
     assert numbers == list(range(1, 41))
     assert times == sorted(times)
     assert all(isinstance(t, Trial) and t.phase == "random" for t in tuned.history)
+
+
+def test_the_keywords_are_the_options() -> None:
+    options = {field.name for field in fields(TuneOptions)}
+    keywords = TaskKeywords.__annotations__.keys() | ModelKeywords.__annotations__.keys()
+    assert options <= keywords
+    assert keywords <= signature(tune).parameters.keys()
+    beside = {"threads", "precision", "store", "listen", "progress", "shapes", "constants", "operators"}
+    assert keywords - options == beside | {"example_inputs", "winograd", "weights", "fallback"}
+    defaults = {field.name: field.default for field in fields(TuneOptions)}
+    assert {name: signature(tune).parameters[name].default for name in defaults} == defaults
