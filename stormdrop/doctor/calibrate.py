@@ -26,8 +26,8 @@ from stormdrop.measure.race import race
 from stormdrop.space.default import default_schedule
 from stormdrop.space.fit import Fit, Observation, fit
 from stormdrop.space.rules import RULES
-from stormdrop.store.measured import by_sketch
 from stormdrop.store.store import Store
+from stormdrop.store.training import by_sketch
 from stormdrop.target.coefficients import FITTED
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Peak

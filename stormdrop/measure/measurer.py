@@ -26,7 +26,8 @@ from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.threads import available_cpus
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, RequestFailed, TaskRefused, Worker, message_of
+from stormdrop.measure.link import Link, Message, PipeLink
+from stormdrop.measure.process import RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
@@ -76,18 +77,21 @@ class Measurer:
         builders: int | None = None,
         shared_proofs: bool = False,
         rules: Sequence[Rule] = RULES,
+        connect: Callable[[], Link] = PipeLink,
     ) -> None:
         """`shared_proofs`: winners are proved in a shared process until a proof fails there, which saves half a second
-        per proof. `rules` are the rules that schedules may follow. Raises UserError for rules that workers cannot
-        import.
+        per proof. `rules` are the rules that schedules may follow. `connect` starts a worker. Raises UserError for
+        rules that workers cannot import.
         """
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
         self.target, self.settings = target, settings or MeasureSettings()
-        self._runner = Worker("runner", target, self.settings)
-        self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
+        final = replace(self.settings, sample_points=self.settings.final_points)
+        self._runner = Worker("runner", target, self.settings, connect=connect)
+        self._prover = Worker("runner", target, final, connect=connect)
         self._shared_proofs = shared_proofs
-        self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
+        count = builders or available_cpus()
+        self._builders = [Worker("builder", target, self.settings, rules, connect) for _ in range(count)]
         self._texts: weakref.WeakKeyDictionary[Task, Message] = weakref.WeakKeyDictionary()
         self._kept = Lru[tuple[int, Schedule], _Built](KEPT_ARTIFACTS)
         self._busy = threading.Lock()
@@ -137,7 +141,7 @@ class Measurer:
             against = others[0].message if others and isinstance(others[0], _Built) else None
             if isinstance(built, Failure):
                 return built
-            is_fresh = self._prover.pid is None
+            is_fresh = self._prover.link is None
             result = self._proof(message, built, against)
             return result if is_fresh or isinstance(result, Timing) else self._proof(message, built, against)
 
@@ -324,10 +328,10 @@ class Measurer:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _message(self, task: Task) -> Message:
-        found = self._texts.get(task)
-        if found is None:
-            found = self._texts[task] = message_of(task)
-        return found
+        message = self._texts.get(task)
+        if message is None:
+            message = self._texts[task] = message_of(task)
+        return message
 
     def _begin(self) -> threading.Event:
         self._stop = stop = threading.Event()

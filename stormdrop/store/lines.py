@@ -34,13 +34,15 @@ from stormdrop.store.rows import (
     KINDS,
     MESSAGE_CHARACTERS,
     NAME_CHARACTERS,
-    SharedRow,
     TrialRow,
+    VerdictRow,
     compact,
     is_duration,
+    plain_fields,
     result_of,
+    typed_fields,
 )
-from stormdrop.store.verdict import PROOF_CHARACTERS, VERIFIED_RECORD, Verdict, VerdictRow
+from stormdrop.store.verdict import VERIFIED_RECORD, Verdict
 from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
@@ -56,43 +58,16 @@ MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
 
 
 def line_of(row: TrialRow) -> str:
-    """Returns the line of a trial, without its newline. Task, target and schedule are JSON already and are copied
-    unchanged.
-    """
+    """Returns the line of a trial, without its newline; the JSON of task, target and schedule is copied unchanged."""
     features = None if row.features is None else base64.b64encode(row.features).decode()
-    tail = {
-        "result": _result_json(result_of(row)),
-        "versions": _versions_json(row),
-        "strategy": row.strategy,
-        "seed": int(row.seed),
-        "number": row.number,
-        "elapsed": row.elapsed,
-        "model": row.model,
-        "verified": bool(row.verified),
-        "created": row.created,
-        "features": features,
-    }
-    return f'{{"format":{FORMAT},{_place(row)},"schedule":{row.schedule},{compact(tail)[1:]}'
+    tail = _tail(Record, row, result=_result_json(result_of(row)), features=features)
+    return f'{{"format":{FORMAT},{_place(row)},"schedule":{row.schedule},{tail}'
 
 
 def verdict_line(row: VerdictRow) -> str:
-    """Returns the line of a verdict, without its newline. The place of the decision is omitted: to every reader it is
-    imported.
-    """
-    tail = {
-        "seconds": row.seconds,
-        "against_seconds": row.against_seconds,
-        "method": row.method,
-        "rounds": row.rounds,
-        "proof": row.proof,
-        "versions": _versions_json(row),
-        "code": row.code,
-        "model": row.model,
-        "is_timing_old": bool(row.is_timing_old),
-        "created": row.created,
-    }
+    """Returns the line of a verdict, without its newline and its provenance: to every reader it is imported."""
     head = f'"format":{FORMAT},"kind":"{VERDICT}",{_place(row)}'
-    return f'{{{head},"schedule":{row.schedule},"against":{row.against},{compact(tail)[1:]}'
+    return f'{{{head},"schedule":{row.schedule},"against":{row.against},{_tail(Verdict, row)}'
 
 
 def _place(row: TrialRow | VerdictRow) -> str:
@@ -100,8 +75,11 @@ def _place(row: TrialRow | VerdictRow) -> str:
     return f'"task":{row.task_json},"target":{row.target_json},"cold":{cold}'
 
 
-def _versions_json(row: SharedRow) -> dict[str, object]:
-    return {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
+def _tail(kind: type[Entry], row: TrialRow | VerdictRow, **more: object) -> str:
+    """Returns the JSON of an entry's other fields, in their order, from behind the opening bracket."""
+    versions = {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
+    values = {**plain_fields(kind, row), "versions": versions, **more}
+    return compact({name: values[name] for name, _ in typed_fields(kind) if name in values})[1:]
 
 
 def _result_json(result: Result) -> dict[str, object]:
@@ -183,8 +161,8 @@ class LineReader:
         target = target_from_json(_field(data, "target", dict))
         _encodable("target", target.key())
         if target.cpu != self.here.cpu and not self.foreign:
-            told = f"measured on another CPU, {target.cpu}; this is {self.here.cpu}"
-            raise Refused(shortened(f"{told} (import with --foreign to keep it)"))
+            reason = f"measured on another CPU, {target.cpu}; this is {self.here.cpu}"
+            raise Refused(shortened(f"{reason} (import with --foreign to keep it)"))
         task = self._task(_field(data, "task", dict))
         read = _verdict if "kind" in data else _record
         return read(data, task, target.with_cold_weights(_field(data, "cold", bool)))
@@ -208,48 +186,45 @@ class LineReader:
 
 
 def _record(data: dict[str, Any], task: Task, target: Target) -> Record:
-    result, verified = _result(_field(data, "result", dict)), _field(data, "verified", bool)
-    if verified and isinstance(result, Failure):
+    result = _result(_field(data, "result", dict))
+    fields = _fields(Record, data, task)
+    if fields["verified"] and isinstance(result, Failure):
         raise Refused("a failure cannot be verified")
-    versions = _versions(data)
-    return Record(
-        task,
-        _schedule(data, "schedule", task),
-        target,
-        result,
-        versions,
-        _text(data, "strategy"),
-        _field(data, "seed", int),
-        _count(data, "number"),
-        _amount(data, "elapsed"),
-        _text(data, "model"),
-        verified,
-        _amount(data, "created"),
-        _features(data, versions.features, judge_of(target).features),
-    )
+    features = _features(data, fields["versions"].features, judge_of(target).features)
+    return Record(task=task, target=target, result=result, features=features, **fields)
 
 
 def _verdict(data: dict[str, Any], task: Task, target: Target) -> Verdict:
     """Returns a line's verdict as an imported verdict, regardless of its provenance in its source."""
-    if (method := _text(data, "method")) == VERIFIED_RECORD:
+    fields = _fields(Verdict, data, task)
+    if fields["method"] == VERIFIED_RECORD:
         raise Refused("a verdict that was made of a verified record has no line")
-    return Verdict(
-        task,
-        target,
-        _schedule(data, "schedule", task),
-        _duration(data, "seconds"),
-        _schedule(data, "against", task),
-        _duration(data, "against_seconds"),
-        method,
-        _count(data, "rounds"),
-        _text(data, "proof", PROOF_CHARACTERS),
-        _versions(data),
-        _text(data, "code"),
-        _text(data, "model"),
-        "imported",
-        _field(data, "is_timing_old", bool),
-        _amount(data, "created"),
-    )
+    for name in ("seconds", "against_seconds"):
+        _check_duration(fields[name])
+    return Verdict(task=task, target=target, provenance="imported", **fields)
+
+
+def _fields(kind: type[Entry], data: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Returns an entry's texts, numbers, flags, schedules and versions, read by the types of its fields."""
+    values: dict[str, Any] = {}
+    for name, type in typed_fields(kind):
+        match type:
+            case "str":
+                values[name] = _text(data, name)
+            case "int":
+                values[name] = _field(data, name, int) if name == "seed" else _count(data, name)
+            case "float":
+                values[name] = _amount(data, name)
+            case "bool":
+                values[name] = _field(data, name, bool)
+            case "Schedule":
+                values[name] = _schedule(data, name, task)
+            case "Versions":
+                tree = _field(data, name, dict)
+                values[name] = Versions(_text(tree, "stormdrop"), _text(tree, "llvm"), _count(tree, "features"))
+            case _:
+                pass
+    return values
 
 
 def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry | Refused]:
@@ -339,10 +314,6 @@ def _amount(data: dict[str, Any], name: str) -> float:
     return value
 
 
-def _duration(data: dict[str, Any], name: str) -> float:
-    return _check_duration(_amount(data, name))
-
-
 def _check_duration(seconds: float) -> float:
     if not is_duration(seconds):
         raise Refused(f"{seconds} seconds cannot have been measured")
@@ -354,9 +325,9 @@ def _result(data: dict[str, Any]) -> Result:
         kind = _text(data, "failure")
         if kind not in KINDS:
             raise Refused(shortened(f"unknown kind of failure {kind!r}"))
-        found: Any = kind
-        return Failure(found, _text(data, "message", MESSAGE_CHARACTERS), _amount(data, "build_seconds"))
-    seconds = _duration(data, "seconds")
+        known: Any = kind
+        return Failure(known, _text(data, "message", MESSAGE_CHARACTERS), _amount(data, "build_seconds"))
+    seconds = _check_duration(_amount(data, "seconds"))
     samples: list[Any] = _field(data, "samples", list)
     if not all(type(s) in (int, float) for s in samples) or len(samples) > MAX_SAMPLES:
         raise Refused("samples are not all numbers")
@@ -380,11 +351,6 @@ def _schedule(data: dict[str, Any], name: str, task: Task) -> Schedule:
     if schedule.class_key not in [v.class_key for v in task.variants]:
         raise Refused(f"the {name} is of another class than the task")
     return schedule
-
-
-def _versions(data: dict[str, Any]) -> Versions:
-    tree = _field(data, "versions", dict)
-    return Versions(_text(tree, "stormdrop"), _text(tree, "llvm"), _count(tree, "features"))
 
 
 def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[np.float32] | None:

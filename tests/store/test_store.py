@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +20,6 @@ from stormdrop.store.store import Filters, Store, StoreError
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
 from tests.support.remarks import remarks
-
-
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "s.sqlite") if request.param == "file" else Store.in_memory() as opened:
-        yield opened
 
 
 def same(a: Record, b: Record) -> bool:
@@ -387,14 +379,3 @@ def test_prune_by_age_spares_winners_unless_told(store: Store) -> None:
     assert store.known(small_task(), HERE) == 3
     assert store.prune(older_than=2000.0, winners=True).removed == 1
     assert store.known(small_task(), HERE) == 2
-
-
-def test_integrity_tells_of_a_reference_to_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    with Store.open(path) as store:
-        store.add(make_records(1))
-        assert store.integrity() == []
-        with sqlite3.connect(path) as raw:
-            raw.execute("DELETE FROM target")
-        raw.close()
-        assert len(store.integrity()) == 1
