@@ -178,9 +178,7 @@ Examples:
 def export(
     file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
-    """Write trials, then verdicts, to a FILE (by default to stdout), one JSON object a line, which `import` reads
-    anywhere.
-    """
+    """Write trials, then verdicts, to a FILE (default: stdout): a JSON object a line, for `import` anywhere."""
     from stormdrop.store.store import Filters
 
     if as_json and file == "-":
@@ -271,11 +269,12 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("there is no limit: give --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
         raise click.UsageError("--winners goes with --older-than")
-    from stormdrop.store.evict import Pruned, Pruning, prune_file
+    from stormdrop.store.evict import Pruned, prune_file
 
     place, older_than = place_of(path), None if age is None else time.time() - age
-    wanted = Pruning(None if max_bytes is None else int(max_bytes), older_than, winners)
-    done = Pruned(0, 0, 0) if path is None and not is_there(place) else prune_file(place, wanted)
+    most = None if max_bytes is None else int(max_bytes)
+    is_absent = path is None and not is_there(place)
+    done = Pruned(0, 0, 0) if is_absent else prune_file(place, most, older_than, winners)
     if as_json:
         options.print_json(asdict(done))
     else:

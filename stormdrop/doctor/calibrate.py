@@ -22,7 +22,7 @@ from stormdrop.device.host import nominal
 from stormdrop.device.peak import measure_peak
 from stormdrop.graph.index_ranges import index_ranges
 from stormdrop.graph.partition import Partition
-from stormdrop.measure.race import race
+from stormdrop.measure.stopwatch import race
 from stormdrop.space.default import default_schedule
 from stormdrop.space.fit import Fit, Observation, fit
 from stormdrop.space.rules import RULES

@@ -68,24 +68,20 @@ class Link(Protocol):
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Begins to send a message; `receive` sends the rest. Raises LinkClosed."""
-        ...
 
     def receive(self, deadline: float) -> Message | None:
         """Returns the reply to the last message; None if it is not complete at a time of `time.monotonic`.
 
         Raises LinkClosed, and Garbled for bytes that are not exactly the reply.
         """
-        ...
 
     def health(self) -> Health: ...
 
     def kill(self) -> None:
         """Ends the worker, from any thread: `receive` raises LinkClosed."""
-        ...
 
     def end(self) -> Ending:
         """Ends what is left of the worker, and releases the link."""
-        ...
 
 
 class PipeLink:

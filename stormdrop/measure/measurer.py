@@ -116,7 +116,8 @@ class Measurer:
             message = self._message(task)
             if isinstance(self.target, Gpu):
                 return self._build_and_time(message, candidates, best, meanwhile)
-            return self._time(message, self._build(message, candidates, meanwhile), best)
+            built = self._build(message, candidates, meanwhile)
+            return self._on_lane(self._runner, lambda: self._timed(message, built, best))
 
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
         """Times candidates in turns (A B C A B C …), so that a drift of the machine affects all candidates alike.
@@ -189,34 +190,10 @@ class Measurer:
         self, task: Message, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
     ) -> list[_Built | Failure]:
         """Builds all artifacts. Meanwhile the runner creates the task's inputs and reference values."""
-        results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
         stop = self._begin()
-
-        futures = self._start_builders(task, candidates, results.__setitem__, stop)
-        self._await([*futures, self._runner.lane.submit(self._prepare_runner, task)], stop, meanwhile)
-        return results
-
-    def _prepare_runner(self, task: Message) -> None:
-        with suppress(TaskRefused):  # the error recurs, and is reported, when the first candidate is timed
-            self._runner.prepare(task)
-
-    def _start_builders(
-        self,
-        task: Message,
-        candidates: Sequence[Candidate],
-        done: Callable[[int, _Built | Failure], None],
-        stop: threading.Event,
-    ) -> list[Future[None]]:
-        """Builds on all builders' lanes; `done` receives the number of each candidate and its artifact or failure."""
-        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
-
-        def work(builder: Worker) -> None:
-            for i in indices:
-                done(i, self._kept_or_built(builder, task, candidates[i]))
-                if stop.is_set():
-                    return
-
-        return [b.lane.submit(work, b) for b in self._builders[: len(candidates)]]
+        built, working = self._start_building(task, candidates, stop)
+        self._await(working, stop, meanwhile)
+        return [future.result() for future in built]
 
     def _build_and_time(
         self,
@@ -226,21 +203,39 @@ class Measurer:
         meanwhile: Callable[[], None] | None,
     ) -> list[Result]:
         """Times each candidate as soon as it and all preceding candidates are built."""
-        built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
         stop = self._begin()
-        building = self._start_builders(task, candidates, lambda i, one: built[i].set_result(one), stop)
+        built, working = self._start_building(task, candidates, stop)
 
         def each() -> Iterator[_Built | Failure]:
             for future in built:
                 while not wait([future], INTERRUPT_SECONDS).done:
-                    if stop.is_set() or all(b.done() for b in building):  # `_await` reports the failure of a builder
+                    if stop.is_set() or all(w.done() for w in working):  # `_await` reports the failure of a builder
                         return
                 yield future.result()
 
-        preparing = self._runner.lane.submit(self._prepare_runner, task)
         timing = self._runner.lane.submit(self._timed, task, each(), best)
-        self._await([*building, preparing, timing], stop, meanwhile)
+        self._await([*working, timing], stop, meanwhile)
         return timing.result()
+
+    def _start_building(
+        self, task: Message, candidates: Sequence[Candidate], stop: threading.Event
+    ) -> tuple[list[Future[_Built | Failure]], list[Future[None]]]:
+        """Builds on all builders' lanes while the runner prepares; returns futures of candidates and of lanes."""
+        built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
+
+        def work(builder: Worker) -> None:
+            for i in indices:
+                built[i].set_result(self._kept_or_built(builder, task, candidates[i]))
+                if stop.is_set():
+                    return
+
+        builders = [b.lane.submit(work, b) for b in self._builders[: len(candidates)]]
+        return built, [*builders, self._runner.lane.submit(self._prepare_runner, task)]
+
+    def _prepare_runner(self, task: Message) -> None:
+        with suppress(TaskRefused):  # the error recurs, and is reported, when the first candidate is timed
+            self._runner.prepare(task)
 
     def _kept_or_built(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
@@ -268,9 +263,6 @@ class Measurer:
         return _Built({"artifact": reply["artifact"], "variant": candidate.variant}, reply["seconds"])
 
     # ---- timing ----------------------------------------------------------------------------------------------------
-
-    def _time(self, task: Message, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
-        return self._on_lane(self._runner, lambda: self._timed(task, built, best))
 
     def _timed(self, task: Message, built: Iterable[_Built | Failure], best: float | None) -> list[Result]:
         """Times candidates, on the runner's thread."""

@@ -31,31 +31,25 @@ class Pruned:
     after_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """The limits of a store. The oldest trials are removed until at most `max_bytes` are used, verified trials last.
+def prune(database: Database, max_bytes: int | None, older_than: float | None, winners: bool) -> Pruned:
+    """Removes the oldest trials until at most `max_bytes` are used, verified trials last; the file shrinks.
 
-    Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`.
+    Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`. Raises StoreFull
+    if there is no room for a journal.
     """
-
-    max_bytes: int | None = None
-    older_than: float | None = None
-    winners: bool = False
-
-
-def prune(database: Database, limits: Pruning) -> Pruned:
-    """Removes trials; the file shrinks. Verdicts stay. Raises StoreFull if there is no room for a journal."""
     before, removed = database.used_bytes(), 0
-    if (created := limits.older_than) is not None:
-        removed += database.write(lambda c: remove_before(c, created, limits.winners))
-    if limits.max_bytes is not None:
-        removed += evict(database, limits.max_bytes)
+    if older_than is not None:
+        removed += database.write(lambda c: remove_before(c, older_than, winners))
+    if max_bytes is not None:
+        removed += evict(database, max_bytes)
     database.write(remove_unused)
     database.shrink()
     return Pruned(removed, before, database.used_bytes())
 
 
-def prune_file(path: Path, limits: Pruning) -> Pruned:
+def prune_file(
+    path: Path, max_bytes: int | None = None, older_than: float | None = None, winners: bool = False
+) -> Pruned:
     """Prunes a file as `prune` does, also on a full disk: without room for a journal, the file is changed in place.
 
     Raises UserError if there is no store, or if it cannot be written. Raises StoreFull if its log is longer than the
@@ -65,7 +59,7 @@ def prune_file(path: Path, limits: Pruning) -> Pruned:
         raise UserError(f"there is no store at {path}")
     try:
         with closing(open_file(path)) as database:
-            return prune(database, limits)
+            return prune(database, max_bytes, older_than, winners)
     except Unwritable as error:
         if not error.is_full:
             raise UserError(f"the store cannot be written ({error})") from error
@@ -74,7 +68,7 @@ def prune_file(path: Path, limits: Pruning) -> Pruned:
     _log.info("there is no room for a journal: %s is changed in place", path)
     try:
         with closing(open_file(path, in_place=True)) as database:
-            return prune(database, limits)
+            return prune(database, max_bytes, older_than, winners)
     except Unwritable as error:
         log = path.with_name(f"{path.name}-wal")
         remedy = "free some space"

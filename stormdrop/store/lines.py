@@ -238,9 +238,7 @@ def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry
 
 
 def _claims(entry: Entry) -> dict[str, Claim]:
-    """Returns an entry's claims about its schedules, by field; none for a trial with a schedule that could not be
-    lowered.
-    """
+    """Returns an entry's claims about its schedules, by field; none if the schedule of a trial could not be lowered."""
     if isinstance(entry, Verdict):
         against = Claim(entry.task, entry.target, entry.against, entry.against_seconds)
         return {"schedule": Claim(entry.task, entry.target, entry.schedule, entry.seconds), "against": against}

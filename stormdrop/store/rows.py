@@ -56,9 +56,7 @@ class SharedRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow(SharedRow):
-    """A trial's columns. If nothing was timed, `seconds`, `spread` and `runs` are None and `failure` is the kind of
-    failure.
-    """
+    """A trial's columns. A failed trial has a kind of `failure`, and neither `seconds` nor `spread` nor `runs`."""
 
     cold: int
     verified: int

@@ -16,10 +16,10 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from stormdrop.base.errors import UserError, warn
 from stormdrop.store.database import Connection, StoreBusy, StoreError, StoreFull, Work
@@ -34,9 +34,19 @@ PATIENCE_SECONDS = 60.0
 LOG_BYTES = 32 << 20
 """The size to which a write-ahead log is truncated after a checkpoint."""
 _MAGIC = b"SQLite format 3\0"
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_CLOSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+Fault = Literal["busy", "full", "no locks", "damaged", "closed", "io", "bug"]
+"""The kind of a failure of SQLite; `bug` for an error in the package's own SQL."""
+_FAULTS: Mapping[int, Fault] = {
+    sqlite3.SQLITE_BUSY: "busy",
+    sqlite3.SQLITE_LOCKED: "busy",
+    sqlite3.SQLITE_CORRUPT: "damaged",
+    sqlite3.SQLITE_NOTADB: "damaged",
+    sqlite3.SQLITE_READONLY: "closed",
+    sqlite3.SQLITE_CANTOPEN: "closed",
+    sqlite3.SQLITE_PERM: "closed",
+    sqlite3.SQLITE_AUTH: "closed",
+    sqlite3.SQLITE_IOERR: "io",
+}
 _NO_ROOM = (
     # SQLite's codes for ENOSPC, EDQUOT and EFBIG: in a page, in the log's index, in a late write.
     sqlite3.SQLITE_FULL,
@@ -53,7 +63,6 @@ _NO_LOCKS = (
     sqlite3.SQLITE_IOERR_SHMLOCK,
 )
 _ELSEWHERE = "give another --store or STORMDROP_CACHE_DIR"
-_IF_ALONE = f"if no process uses it, its file system has no locks: {_ELSEWHERE} on a local disk"
 _abandoned: list[sqlite3.Connection] = []
 """Connections of parent processes: closing such a connection here could release locks of the parent."""
 
@@ -207,22 +216,17 @@ class SqliteDatabase:
         """Returns the error of this package for a failure of SQLite. An error in the package's SQL stays unchanged."""
         if isinstance(error, OSError):
             return StoreError(f"{self.name} cannot be used: {error.strerror or error}")
-        kind = _result_code(error)
-        if kind in _BUSY:
-            waited = f"{PATIENCE_SECONDS:.0f} s"
-            return StoreBusy(f"{self.name} is locked by another process for more than {waited}; {_IF_ALONE}")
-        if _is_no_room(error):
-            advice = "free some space"
-            if not self._in_place:
-                advice += ", or remove old trials with `stormdrop store prune`"
-            return StoreFull(f"{self.name} cannot grow, there is no room on its disk ({error}); {advice}")
-        if kind == sqlite3.SQLITE_IOERR:
-            return StoreError(_without_locks(self.name, error) or f"{self.name} cannot be used: {error}")
-        if kind in _DAMAGED:
-            return StoreError(_damaged(self.name, error))
-        if kind in _CLOSED:
-            return StoreError(f"{self.name} cannot be written: {error}")
-        return error
+        fault, text = _fault(error), _text(self.name, error)
+        match fault:
+            case "bug":
+                return error
+            case "busy":
+                return StoreBusy(text)
+            case "full":
+                other = "" if self._in_place else ", or remove old trials with `stormdrop store prune`"
+                return StoreFull(f"{text}; free some space{other}")
+            case _:
+                return StoreError(text)
 
     # ---- the file ----------------------------------------------------------------------------------------------------
 
@@ -289,7 +293,7 @@ def _journal(connection: sqlite3.Connection) -> str:
         mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
         return mode if mode == "wal" else str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
     except sqlite3.OperationalError as error:
-        if _result_code(error) not in _BUSY:
+        if _fault(error) != "busy":
             raise
         return ""
 
@@ -314,7 +318,7 @@ def patiently(attempt: Callable[[], T]) -> T:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if _result_code(error) not in _BUSY or time.monotonic() > end:
+            if _fault(error) != "busy" or time.monotonic() > end:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 
@@ -343,13 +347,10 @@ def open_file(path: Path, in_place: bool = False) -> SqliteDatabase:
     except OSError as error:  # the file could not be made
         raise Unwritable(f"{path}: {error.strerror or error}", error.errno == errno.ENOSPC) from error
     except sqlite3.Error as error:
-        if _result_code(error) in _DAMAGED:
-            raise UserError(_damaged(str(path), error)) from error
-        if _is_no_room(error):
-            raise Unwritable(f"{path}: there is no room on its disk, {error}", is_full=True) from error
-        if _result_code(error) in (*_CLOSED, *_BUSY, sqlite3.SQLITE_IOERR):
-            raise Unwritable(_without_locks(str(path), error) or f"{path}: {error}") from error
-        raise
+        fault, text = _fault(error), _text(str(path), error)
+        if fault == "bug":
+            raise
+        raise UserError(text) if fault == "damaged" else Unwritable(text, is_full=fault == "full") from error
     return database
 
 
@@ -380,8 +381,8 @@ def examine(path: Path) -> None:
     except sqlite3.Error as error:
         # A reader may not finish what a killed writer began, nor read a log in a read-only folder or on a full disk:
         # opening decides.
-        if _result_code(error) not in (*_CLOSED, *_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            raise UserError(_damaged(str(path), error)) from error
+        if _fault(error) in ("damaged", "bug"):
+            raise UserError(_text(str(path), error)) from error
 
 
 def copy_of(path: Path) -> SqliteDatabase:
@@ -407,8 +408,8 @@ def copy_of(path: Path) -> SqliteDatabase:
             memory.adopt(copy)
         except sqlite3.Error as error:
             copy.close()
-            if _result_code(error) in _DAMAGED and not ("immutable" in mode and _has_log(path)):
-                raise UserError(_damaged(str(path), error)) from error
+            if _fault(error) == "damaged" and not ("immutable" in mode and _has_log(path)):
+                raise UserError(_text(str(path), error)) from error
             reason = str(error)
             continue
         return memory
@@ -423,24 +424,26 @@ def _has_log(path: Path) -> bool:
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
-def _result_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's primary result code; 0 for an error of the module itself."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+def _fault(error: sqlite3.Error) -> Fault:
+    code: int = getattr(error, "sqlite_errorcode", 0)  # 0: an error of Python's module
+    if code in _NO_ROOM:
+        return "full"
+    return "no locks" if code in _NO_LOCKS else _FAULTS.get(code & 0xFF, "bug")
 
 
-def _is_no_room(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) in _NO_ROOM
-
-
-def _without_locks(name: str, error: sqlite3.Error) -> str:
-    """Returns the text for a lock that is refused, by its holder or by the file system; empty for other failures."""
-    if _result_code(error) in _BUSY:
-        return f"{name} is locked by another process; {_IF_ALONE}"
-    if getattr(error, "sqlite_errorcode", 0) in _NO_LOCKS:
-        return f"{name} is on a file system without locks ({error}); {_ELSEWHERE} on a local disk"
-    return ""
-
-
-def _damaged(name: str, error: sqlite3.Error) -> str:
-    remedy = "move it away, and a new store begins (`sqlite3 FILE .recover` may save some of it)"
-    return f"{name} is damaged ({error}); {remedy}"
+def _text(name: str, error: sqlite3.Error) -> str:
+    match _fault(error):
+        case "busy":
+            reason = f"is locked by another process for more than {PATIENCE_SECONDS:.0f} s"
+            return f"{name} {reason}; if there is none, its file system has no locks: {_ELSEWHERE} on a local disk"
+        case "no locks":
+            return f"{name} is on a file system without locks ({error}); {_ELSEWHERE} on a local disk"
+        case "full":
+            return f"{name} cannot grow, there is no room on its disk ({error})"
+        case "closed":
+            return f"{name} cannot be written: {error}"
+        case "damaged" | "bug":
+            remedy = "move it away, and a new store begins (`sqlite3 FILE .recover` may save some of it)"
+            return f"{name} is damaged ({error}); {remedy}"
+        case "io":
+            return f"{name} cannot be used: {error}"

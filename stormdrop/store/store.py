@@ -30,7 +30,7 @@ from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.claims import Claim, is_believable
 from stormdrop.store.database import Connection, Database, StoreBusy, StoreError, StoreFull
 from stormdrop.store.donors import Donor, donors_of
-from stormdrop.store.evict import Pruned, Pruning, evict, prune
+from stormdrop.store.evict import Pruned, evict, prune
 from stormdrop.store.lines import LineReader, line_of, verdict_line
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import TrialRow, VerdictRow, record_of, row_of, task_of
@@ -146,9 +146,7 @@ class Store:
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Stores all verdicts, or none. Each replaces the verdict before it, but no win that it confirms. Raises as
-        `add`.
-        """
+        """Stores all verdicts, or none. Each replaces the one before, but no win that it confirms. Raises as `add`."""
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
             self._database.write(lambda c: insert_verdicts(c, rows))
@@ -178,7 +176,7 @@ class Store:
         Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`. The file
         shrinks. Verdicts stay.
         """
-        return prune(self._database, Pruning(max_bytes, older_than, winners))
+        return prune(self._database, max_bytes, older_than, winners)
 
     def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
         """Removes the verdicts of the tasks in these lines of `summaries`: compiling treats the tasks as never tuned.
@@ -341,9 +339,7 @@ class Store:
         return self._database.read(lambda c: queries.count_trials(c, _at(c, task, at)))
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """Returns trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all
-        tasks.
-        """
+        """Returns trials on a machine with features for its judge of today; beyond `limit`, a sample of all tasks."""
         return self._database.read(lambda c: training(c, target, limit))
 
     def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:

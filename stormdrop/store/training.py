@@ -7,7 +7,7 @@ from the trial's schedule. Beyond a limit, the trials are a stratified sample ov
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """One row for each trial, oldest first. Only seconds of one `group` (a task at a temperature) may be compared."""
+    """One row for each trial, oldest first, but for trials without features that cannot be replayed for new features.
+
+    Only seconds of one `group` (a task at a temperature) may be compared.
+    """
 
     features: NDArray[np.float32]
     seconds: Floats
@@ -38,10 +41,6 @@ class TrainingRows:
     group: Ints
     names: tuple[str, ...]
     """The names of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
-    left_out: int
-    """The number of sampled trials that have no current features and cannot be replayed for new features."""
-    was_recomputed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    """The rows with features computed anew: another calibration or version judged them when they were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def training(c: Connection, target: Target, limit: int) -> TrainingRows:
     rows = queries.features_of(c, ids, known.version, len(known), targets)
     anew = _computed_anew(c, [id for features, *_, id in rows if features is None], target)
     features_by_id = {id: features for features, *_, id in rows if features is not None} | anew
-    kept = [(features_by_id[id], seconds, key, id in anew) for _, seconds, key, id in rows if id in features_by_id]
+    kept = [(features_by_id[id], seconds, key) for _, seconds, key, id in rows if id in features_by_id]
     features = np.frombuffer(b"".join([row[0] for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
     digests = queries.texts_by_id(c, "task", "digest")
@@ -84,8 +83,6 @@ def training(c: Connection, target: Target, limit: int) -> TrainingRows:
         np.array([row[1] for row in kept], dtype=np.float64),  # None becomes NaN
         group.astype(np.int64).reshape(len(kept)),
         tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
-        len(rows) - len(kept),
-        np.array([row[3] for row in kept], dtype=bool),
     )
 
 

@@ -20,9 +20,7 @@ from stormdrop.store.rows import VerdictRow, columns_of, fields_of, is_duration,
 from stormdrop.target.machine import Target
 
 Provenance = Literal["measured", "imported", "migrated"]
-"""The source of a verdict: decided by this installation; read from a file of lines; made of a verified record of a
-store without verdicts.
-"""
+"""The source of a verdict: this installation, a file of lines, or a verified record of a store without verdicts."""
 NO_CHALLENGER = "no challenger"
 """The method of a verdict for an incumbent that nothing seemed faster than."""
 VERIFIED_RECORD = "verified record"

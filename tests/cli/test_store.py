@@ -70,8 +70,7 @@ def failed(*args: object, code: int = 1) -> str:
     return done.stderr
 
 
-# ---- looking
-# -----------------------------------------------------------------------------------------------------------
+# ---- looking ---------------------------------------------------------------------------------------------------------
 
 
 def test_help_of_every_command_has_examples() -> None:
@@ -273,8 +272,7 @@ def test_names_are_printed_as_text(tmp_path: Path) -> None:
     assert json.loads(good("ls", "--store", path, "--json"))["tasks"][0]["name"] == nasty
 
 
-# ---- files that are no stores
-# ------------------------------------------------------------------------------------------
+# ---- files that are no stores ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -318,8 +316,7 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert "Traceback" not in done.output
 
 
-# ---- moving
-# ------------------------------------------------------------------------------------------------------------
+# ---- moving ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -410,8 +407,7 @@ def test_an_export_that_cannot_be_written_is_one_line(path: Path, tmp_path: Path
     assert "cannot be written" in failed("export", tmp_path / "no" / "folder" / "x.jsonl", "--store", path)
 
 
-# ---- tidying
-# -----------------------------------------------------------------------------------------------------------
+# ---- tidying ---------------------------------------------------------------------------------------------------------
 
 
 def test_prune_by_size_and_by_age(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stormdrop.measure.race import LEAST_ROUNDS, ROUNDS, SETTLING, race
+from stormdrop.measure.stopwatch import LEAST_ROUNDS, ROUNDS, SETTLING, race
 
 
 class Track:

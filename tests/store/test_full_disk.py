@@ -15,13 +15,13 @@ from stormdrop.base.errors import UserError
 from stormdrop.cli.main import main
 from stormdrop.store import sqlite
 from stormdrop.store.database import StoreFull
-from stormdrop.store.evict import Pruning, prune_file
+from stormdrop.store.evict import prune_file
 from stormdrop.store.store import Store
 from tests.support.records import HERE, make_records, small_task
 from tests.support.remarks import remarks
 
 KNOWN = small_task(), HERE
-SMALL = Pruning(max_bytes=100_000)
+SMALL = 100_000
 
 
 @pytest.fixture(params=["injected", "tmpfs"])

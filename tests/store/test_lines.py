@@ -25,6 +25,7 @@ from stormdrop.space.sketch import replay
 from stormdrop.store.lines import LINE_BYTES, read_lines
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.store import Filters, Imported, Store
+from tests.support.lines import changed, exported, imported
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
 
@@ -54,19 +55,6 @@ def variety() -> list[Record]:
     ]
 
 
-def exported(store: Store, wanted: Filters | None = None) -> list[str]:
-    file = io.StringIO()
-    count = store.export(file, wanted)
-    lines = file.getvalue().splitlines()
-    assert len(lines) == count
-    return lines
-
-
-def imported(store: Store, lines: list[str] | bytes, foreign: bool = False) -> Imported:
-    content = lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode()
-    return store.import_(io.BytesIO(content), HERE, foreign)
-
-
 @cache
 def good_lines() -> tuple[str, ...]:
     with Store.in_memory() as store:
@@ -74,8 +62,7 @@ def good_lines() -> tuple[str, ...]:
         return tuple(exported(store))
 
 
-# ---- out and in again
-# --------------------------------------------------------------------------------------------------
+# ---- out and in again ------------------------------------------------------------------------------------------------
 
 
 def test_an_import_into_an_empty_store_exports_the_same_lines(tmp_path: Path) -> None:
@@ -159,17 +146,7 @@ def test_other_tools_may_reorder_and_reformat_a_line() -> None:
         assert exported(store) == list(good_lines())
 
 
-# ---- what stays out
-# ----------------------------------------------------------------------------------------------------
-
-
-def changed(*path: str | int, to: Any) -> Callable[[Any], None]:
-    def change(data: Any) -> None:
-        for key in path[:-1]:
-            data = data[key]
-        data[path[-1]] = to
-
-    return change
+# ---- what stays out --------------------------------------------------------------------------------------------------
 
 
 def without(*path: str | int) -> Callable[[Any], None]:
@@ -427,8 +404,7 @@ def test_many_refusals_are_counted_and_the_first_are_named() -> None:
         assert [r.line for r in done.refused] == list(range(1, 1001))
 
 
-# ---- anything at all
-# ---------------------------------------------------------------------------------------------------
+# ---- anything at all -------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
     st.none(),

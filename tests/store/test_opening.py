@@ -50,8 +50,7 @@ def filled(path: Path, count: int = 50) -> Path:
     return path
 
 
-# ---- places that cannot be written
-# -------------------------------------------------------------------------------------
+# ---- places that cannot be written -----------------------------------------------------------------------------------
 
 
 def test_the_default_place_is_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +154,7 @@ def test_a_read_only_store_is_read_and_its_additions_stay_in_memory(mode: int) -
         assert path.read_bytes() == content
 
 
-# ---- files that are not stores
-# -----------------------------------------------------------------------------------------
+# ---- files that are not stores ---------------------------------------------------------------------------------------
 
 
 def refused(path: Path, match: str) -> None:
@@ -276,8 +274,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert store.known(*KNOWN) == 4
 
 
-# ---- earlier versions
-# --------------------------------------------------------------------------------------------------
+# ---- earlier versions ------------------------------------------------------------------------------------------------
 
 FIRST_VERSION = """
 CREATE TABLE task (
@@ -328,31 +325,10 @@ def first_version(path: Path, count: int = 30) -> None:
             assert isinstance(r.result, Timing)
             assert r.features is not None
             schedule = json.dumps({**r.schedule.to_json(), "class": OLD_CLASS}, separators=(",", ":"))
-            row = (
-                k,
-                1,
-                1,
-                1,
-                1,
-                0,
-                0,
-                r.strategy,
-                str(r.seed),
-                r.number,
-                r.elapsed,
-                r.model,
-                r.created,
-                r.result.seconds,
-                r.result.spread,
-                r.result.runs,
-                r.result.build_seconds,
-                0,
-                None,
-                None,
-                r.features.tobytes(),
-                schedule,
-                np.array(r.result.samples).tobytes(),
-            )
+            origin = r.strategy, str(r.seed), r.number, r.elapsed, r.model, r.created
+            timed = r.result.seconds, r.result.spread, r.result.runs, r.result.build_seconds, 0, None, None
+            samples = np.array(r.result.samples).tobytes()
+            row = k, 1, 1, 1, 1, 0, 0, *origin, *timed, r.features.tobytes(), schedule, samples
             raw.execute(insert, row)
         failed = (
             "UPDATE trial SET seconds = NULL, spread = NULL, runs = NULL, failure = 'crash', "
@@ -501,8 +477,7 @@ def test_a_store_upgraded_by_somebody_else_is_not_written_any_more(path: Path) -
             assert raw.execute("SELECT count(*) FROM trial").fetchone() == (2,)
 
 
-# ---- journals
-# ----------------------------------------------------------------------------------------------------------
+# ---- journals --------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_is_written_ahead(path: Path) -> None:
@@ -563,7 +538,7 @@ def test_a_file_system_without_locks_is_named_and_the_store_lives_in_memory(
         assert store.is_memory
         assert store.known(*KNOWN) == 5
     (warning,) = remarks(recwarn)
-    assert "without locks" in warning or "has no locks" in warning
+    assert "file system without locks" in warning or "file system has no locks" in warning
     assert "STORMDROP_CACHE_DIR on a local disk" in warning
 
 

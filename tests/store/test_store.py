@@ -178,8 +178,7 @@ def test_adding_nothing_is_allowed(store: Store) -> None:
     assert store.summaries() == []
 
 
-# ---- what the cost model reads
-# -----------------------------------------------------------------------------------------
+# ---- what the cost model reads ---------------------------------------------------------------------------------------
 
 
 def test_training_has_features_seconds_and_groups(store: Store) -> None:
@@ -222,7 +221,6 @@ def test_features_of_another_version_are_computed_anew_and_missing_ones_too(stor
     store.add(make_records(6, target=ELSEWHERE))
     rows = store.training(HERE)
     assert np.array_equal(rows.features, np.stack(features[:8]))
-    assert rows.left_out == 0
 
 
 def test_features_that_another_calibration_judged_are_computed_anew(store: Store) -> None:
@@ -252,7 +250,7 @@ def test_features_that_earlier_nominal_coefficients_judged_are_computed_anew(
     for place in ("coefficients", "cpu"):
         monkeypatch.setattr(f"stormdrop.target.{place}.CPU_COEFFICIENTS", later)
     rows = store.training(replace(target, coefficients=later))
-    assert rows.was_recomputed.all()
+    assert len(rows.features) == 2
     assert not np.array_equal(rows.features[0], wrong)
 
 
@@ -260,7 +258,7 @@ def test_a_trial_whose_schedule_cannot_be_replayed_and_has_no_features_teaches_n
     store.add(make_records(2))
     store.add([replace(of_another_rule(r), features=None) for r in make_records(3)])
     rows = store.training(HERE)
-    assert (len(rows.features), rows.left_out) == (2, 3)
+    assert len(rows.features) == len(rows.seconds) == 2
 
 
 def test_training_beyond_the_limit_is_a_sample_of_all_tasks_in_order(store: Store) -> None:
@@ -281,8 +279,7 @@ def test_training_of_nothing_has_the_right_shapes(store: Store) -> None:
     assert (rows.features.shape, rows.seconds.shape, rows.group.shape) == ((0, len(FEATURES)), (0,), (0,))
 
 
-# ---- what people read
-# --------------------------------------------------------------------------------------------------
+# ---- what people read ------------------------------------------------------------------------------------------------
 
 
 def test_summaries_count_and_name_the_best(store: Store) -> None:
@@ -318,8 +315,7 @@ def test_summaries_can_be_asked_for_by_name_digest_machine_and_temperature(store
     assert len(store.summaries(Filters(target=ELSEWHERE.key()))) == 1
 
 
-# ---- forgetting
-# --------------------------------------------------------------------------------------------------------
+# ---- forgetting ------------------------------------------------------------------------------------------------------
 
 
 def test_beyond_the_cap_the_oldest_go_and_verified_ones_stay(tmp_path: Path) -> None:

@@ -37,8 +37,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
-# ---- several processes
-# -------------------------------------------------------------------------------------------------
+# ---- several processes -----------------------------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -113,8 +112,7 @@ def test_a_writer_waits_for_another(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert store.known(*KNOWN) == 5
 
 
-# ---- one process, several threads or forks
-# ------------------------------------------------------------------------------
+# ---- one process, several threads or forks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
@@ -179,8 +177,7 @@ def test_a_forked_child_has_a_connection_of_its_own(path: Path) -> None:
         assert store.integrity() == []
 
 
-# ---- killed
-# ------------------------------------------------------------------------------------------------------------
+# ---- killed ----------------------------------------------------------------------------------------------------------
 
 NURSERY = """
 import os, random, signal, sys, time
@@ -224,8 +221,7 @@ def test_killed_writers_lose_at_most_the_batch_in_flight(path: Path) -> None:
     assert len(counts) <= len(acknowledged) + kills  # killed between the commit and the word of it
 
 
-# ---- full
-# --------------------------------------------------------------------------------------------------------------
+# ---- full ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_database_takes_no_half_batch_and_stays_readable(path: Path) -> None:
@@ -322,8 +318,7 @@ def test_an_interrupted_batch_is_undone(path: Path, monkeypatch: pytest.MonkeyPa
         assert store.known(*KNOWN) == 35
 
 
-# ---- very many
-# ---------------------------------------------------------------------------------------------------------
+# ---- very many -------------------------------------------------------------------------------------------------------
 
 
 def multiply(path: Path, rows: int) -> None:

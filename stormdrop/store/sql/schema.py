@@ -171,9 +171,7 @@ _FOURTH = (
 
 
 def _fourth(connection: Connection) -> None:
-    """Adds verdicts; the fastest believable verified record of a task on a machine at a temperature becomes a
-    verdict.
-    """
+    """Adds verdicts: one for the fastest believable verified record of each task, machine and temperature."""
     for statement in _FOURTH:
         connection.execute(statement)
 

@@ -9,9 +9,7 @@ from stormdrop.store.database import Connection
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The selection of trials, or verdicts; None selects all. `task` is a name or the beginning of a digest, `target` a
-    target's key.
-    """
+    """The selection of trials or verdicts. `task` is a name or the beginning of a digest, `target` a target's key."""
 
     task: str | None = None
     target: str | None = None
@@ -49,9 +47,7 @@ class Summary:
     trials: int
     failed: int
     seconds: float | None
-    """The seconds of the best trial: the best verified trial if there is one, else the fastest that was not stopped
-    early.
-    """
+    """The seconds of the fastest verified trial, else of the fastest trial that was not stopped early."""
     verified: bool
     flops: float
     created: float
