@@ -98,15 +98,15 @@ class Workbench:
     def rewritable(self, inputs: Sequence[Array]) -> list[Array]:
         """Returns inputs of a kernel with the same values in writable memory: the same memory for all kernels."""
         names = {id(array): name for name, array in self.arrays.items()}
-        found: list[Array] = []
+        copies: list[Array] = []
         for array in inputs:
             name = names[id(array)]
             if name not in self._rewritable:
                 copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
                 copy[...] = array
                 self._rewritable[name] = copy
-            found.append(self._rewritable[name])
-        return found
+            copies.append(self._rewritable[name])
+        return copies
 
     def poison(self) -> None:
         for output in self.outputs:
@@ -120,13 +120,13 @@ class Workbench:
             if poisoned:
                 _check_written(output, tensor.dtype)
             reference = self.references[tensor.name]
-            found = np.asarray(output.array[reference.indices])
-            right = _agree(found, reference.values, tensor.dtype, bound * reference.magnitudes, quantum(self.task))
+            sampled = np.asarray(output.array[reference.indices])
+            right = _agree(sampled, reference.values, tensor.dtype, bound * reference.magnitudes, quantum(self.task))
             if not right.all():
                 first = int(np.argmin(right))
-                values = found.ravel()[first], reference.values.ravel()[first]
+                values = sampled.ravel()[first], reference.values.ravel()[first]
                 place = [int(i[first]) for i in reference.indices]
-                raise WrongOutput(_told("sampled elements differ", right, output.name, place, *values))
+                raise WrongOutput(_difference("sampled elements differ", right, output.name, place, *values))
 
     def compare(self, expected: Sequence[NDArray[Any]]) -> None:
         """Compares all outputs with the outputs of another correct kernel, within the errors of both. Raises
@@ -141,8 +141,8 @@ class Workbench:
             if not right.all():
                 place = np.unravel_index(int(np.argmin(right)), right.shape)
                 values = output.array[place], other[place]
-                told = "elements differ from another schedule's"
-                raise WrongOutput(_told(told, right, output.name, [int(i) for i in place], *values))
+                what = "elements differ from another schedule's"
+                raise WrongOutput(_difference(what, right, output.name, [int(i) for i in place], *values))
 
 
 def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
@@ -163,24 +163,26 @@ def _check_written(output: Guarded, dtype: Dtype) -> None:
         raise WrongOutput(f"left {left} of {bits.size} elements of output {output.name} unwritten")
 
 
-def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
-    """Returns a mask of agreement: integers at most `apart` apart, floats with |found - expected| <= allowed · eps.
+def _agree(actual: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
+    """Returns a mask of agreement: integers at most `apart` apart, floats with |actual - expected| <= allowed · eps.
 
     NaN agrees with NaN.
     """
     with np.errstate(all="ignore"):
-        right = np.asarray(found == expected)
+        right = np.asarray(actual == expected)
         if apart and dtype in INTEGERS:
-            right |= np.abs(found.astype(np.float64) - expected.astype(np.float64)) <= apart
+            right |= np.abs(actual.astype(np.float64) - expected.astype(np.float64)) <= apart
         if dtype in FLOATS:
-            error = np.abs(found.astype(np.float64) - expected)
-            right |= (error <= allowed * EPS[dtype]) | (np.isnan(found) & np.isnan(expected))
+            error = np.abs(actual.astype(np.float64) - expected)
+            right |= (error <= allowed * EPS[dtype]) | (np.isnan(actual) & np.isnan(expected))
     return right
 
 
-def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], found: object, expected: object) -> str:
+def _difference(
+    what: str, right: NDArray[np.bool_], name: str, place: list[int], actual: object, expected: object
+) -> str:
     wrong = right.size - int(np.count_nonzero(right))
-    return f"{wrong} of {right.size} {what}: {name}{place} is {found!s}, not {expected!s}"
+    return f"{wrong} of {right.size} {what}: {name}{place} is {actual!s}, not {expected!s}"
 
 
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:

@@ -110,9 +110,8 @@ class BuilderRole:
             built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds}
-        phases = [phase.to_json() for phase in built.phases]
-        return {"artifact": built.artifact.to_message(), "phases": phases, "deviation": built.deviation, **told}
+        reply = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "deviation": built.deviation}
+        return {"artifact": built.artifact.to_message(), "phases": [p.to_json() for p in built.phases], **reply}
 
 
 def _pinned(target: Target) -> HostDevice:

@@ -36,7 +36,16 @@ from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import TrialRow, VerdictRow, record_of, row_of, task_of
 from stormdrop.store.sql import queries
 from stormdrop.store.sql.summaries import Filters, Summary, summaries
-from stormdrop.store.sql.tables import Forgotten, Place, absent_rules, forget, insert, insert_verdicts, place_of
+from stormdrop.store.sql.tables import (
+    Forgotten,
+    Place,
+    PlaceKey,
+    absent_rules,
+    forget,
+    insert,
+    insert_verdicts,
+    place_of,
+)
 from stormdrop.store.sqlite import SqliteDatabase, Unwritable, copy_of, open_file
 from stormdrop.store.training import TimedTrial, TrainingRows, timed_trials, training
 from stormdrop.store.transfer import Imported, Refusal, import_lines
@@ -159,7 +168,7 @@ class Store:
 
         def renew(c: Connection) -> None:
             for old, new in verdicts:
-                row = queries.newest_verdict(c, _at(c, old.task, old.target), rules, old.model)
+                row = queries.newest_verdict(c, place_of(c, *_key(old.task, old.target)), rules, old.model)
                 if row is not None and verdict_of(row, old.task, old.target) == old:
                     insert_verdicts(c, [verdict_row(new)])
 
@@ -178,12 +187,12 @@ class Store:
         """
         return prune(self._database, max_bytes, older_than, winners)
 
-    def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
-        """Removes the verdicts of the tasks in these lines of `summaries`: compiling treats the tasks as never tuned.
+    def forget(self, tasks: Sequence[Summary], with_trials: bool = False) -> Forgotten:
+        """Removes the verdicts of the tasks of these `summaries`: compiling treats the tasks as never tuned.
 
         With `with_trials`, their measurements are removed too. Raises as `add`.
         """
-        places = [(summary.digest, summary.target, summary.cold) for summary in found]
+        places = [(summary.digest, summary.target, summary.cold) for summary in tasks]
         return self._database.write(lambda c: forget(c, places, with_trials))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -197,8 +206,7 @@ class Store:
         model: str = "",
         is_imported: bool = False,
     ) -> Verdict | None:
-        """Returns the newest verdict at the target's temperature, unless `cold` is set; with `model` the verdict of
-        this model.
+        """Returns the newest verdict at the target's temperature, unless `cold` is set; with `model` that model's.
 
         Imported verdicts are returned only with `is_imported`. A migrated verdict whose time is less than the target
         needs is ignored: its record may have been imported. Verdicts with schedules of unknown rules (not among
@@ -206,12 +214,10 @@ class Store:
         """
         at = target.with_cold_weights(cold)
 
-        def newest(c: Connection) -> tuple[VerdictRow | None, set[str]]:
-            place = _at(c, task, at)
-            row = queries.newest_verdict(c, place, rules, model, is_imported)
-            return row, absent_rules(c, rules, place, table="verdict")
+        def newest(c: Connection, place: Place) -> VerdictRow | None:
+            return queries.newest_verdict(c, place, rules, model, is_imported)
 
-        row = self._warned(newest)
+        row = self._select(newest, _key(task, at), rules, "verdict")
         verdict = None if row is None else verdict_of(row, task, target)
         return verdict if verdict is None or _is_believable(verdict, at, rules) else None
 
@@ -233,13 +239,13 @@ class Store:
         with `versions` only records measured by the same Stormdrop and LLVM. Records of unknown rules (not among
         `rules`) are skipped, with a warning.
         """
-        is_cold = target.with_cold_weights(cold).is_cold
-        row = self._best(task.digest, target.key(), is_cold, rules, versions)
+        at = target.with_cold_weights(cold)
+        row = self._best(_key(task, at), rules, versions)
         return None if row is None else record_of(row, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """Returns the record of a line of `summaries`. Raises UserError if this version cannot read its task."""
-        row = self._best(summary.digest, summary.target, summary.cold, RULES)
+        row = self._best((summary.digest, summary.target, summary.cold), RULES)
         return None if row is None else record_of(row, task_of(row.task_json))
 
     def verdict_of(self, summary: Summary) -> Verdict | None:
@@ -247,14 +253,11 @@ class Store:
         record = self.best_of(summary)
         return None if record is None else self.verdict(record.task, record.target, summary.cold)
 
-    def _best(
-        self, digest: str, key: str, cold: bool, rules: Sequence[Rule], versions: Versions | None = None
-    ) -> TrialRow | None:
-        def fastest(c: Connection) -> tuple[TrialRow | None, set[str]]:
-            place = place_of(c, digest, key, cold)
-            return queries.best_trial(c, place, rules, versions), absent_rules(c, rules, place)
+    def _best(self, key: PlaceKey, rules: Sequence[Rule], versions: Versions | None = None) -> TrialRow | None:
+        def fastest(c: Connection, place: Place) -> TrialRow | None:
+            return queries.best_trial(c, place, rules, versions)
 
-        return self._warned(fastest)
+        return self._select(fastest, key, rules)
 
     def trials(
         self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
@@ -263,21 +266,28 @@ class Store:
 
         Trials of unknown rules (not among `rules`) are skipped, with a warning.
         """
-
-        def select(c: Connection) -> tuple[list[TrialRow], set[str]]:
-            place = _at(c, task, target.with_cold_weights(cold))
-            return queries.trials(c, place, rules), absent_rules(c, rules, place)
-
+        key = _key(task, target.with_cold_weights(cold))
         records: list[Record] = []
-        for row in self._warned(select):
+        for row in self._select(lambda c, place: queries.trials(c, place, rules), key, rules):
             try:
                 records.append(record_of(row, task, target))
             except UserError as error:
                 _log.debug("%s: a trial of %s is skipped: %s", self._database.name, task.name, error)
         return records
 
-    def _warned(self, work: Callable[[Connection], tuple[T, set[str]]]) -> T:
-        """Returns the result of a query; warns of the unknown rules that the query returns beside the result."""
+    def _select(
+        self,
+        query: Callable[[Connection, Place], T],
+        key: PlaceKey,
+        rules: Sequence[Rule],
+        table: str = "trial",
+    ) -> T:
+        """Returns the result of a query about a task, a machine and a temperature; warns of unknown rules there."""
+
+        def work(c: Connection) -> tuple[T, set[str]]:
+            place = place_of(c, *key)
+            return query(c, place), absent_rules(c, rules, place, table)
+
         result, absent = self._database.read(work)
         self._warn_of_rules(absent)
         return result
@@ -335,8 +345,8 @@ class Store:
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """Returns the number of trials of a task, with known and unknown rules."""
-        at = target.with_cold_weights(cold)
-        return self._database.read(lambda c: queries.count_trials(c, _at(c, task, at)))
+        key = _key(task, target.with_cold_weights(cold))
+        return self._database.read(lambda c: queries.count_trials(c, place_of(c, *key)))
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
         """Returns trials on a machine with features for its judge of today; beyond `limit`, a sample of all tasks."""
@@ -394,5 +404,5 @@ def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> boo
     return is_believable(Claim(verdict.task, here, verdict.schedule, verdict.seconds), rules)
 
 
-def _at(c: Connection, task: Task, target: Target) -> Place:
-    return place_of(c, task.digest, target.key(), target.is_cold)
+def _key(task: Task, target: Target) -> PlaceKey:
+    return task.digest, target.key(), target.is_cold

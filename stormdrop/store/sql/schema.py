@@ -212,8 +212,8 @@ def check(connection: Connection, name: str) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise UserError(foreign_text(name))
     if version > VERSION:
-        told = f"store version {version}; this one reads up to {VERSION}"
-        raise UserError(f"{name} was written by a newer Stormdrop ({told}): upgrade")
+        versions = f"store version {version}; this one reads up to {VERSION}"
+        raise UserError(f"{name} was written by a newer Stormdrop ({versions}): upgrade")
     if version < 1:
         raise UserError(f"{name} is damaged: it has no version")
     for probe in _PROBES:

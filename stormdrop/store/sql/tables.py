@@ -25,8 +25,10 @@ from stormdrop.store.verdict import VERIFIED_RECORD
 ABSENT = -1
 """No row has this id."""
 Row = TypeVar("Row", bound=SharedRow)
+PlaceKey = tuple[str, str, bool]
+"""A task's digest, a machine's key, and a temperature."""
 Place = tuple[int, int, int]
-"""The task, the machine and the temperature of a row, as the row holds them."""
+"""The same, as rows hold them: ids of the task and of the machine, and the temperature."""
 
 
 class RowTable(Generic[Row]):
@@ -190,8 +192,8 @@ class Forgotten:
     trials: int
 
 
-def forget(c: Connection, places: Iterable[tuple[str, str, bool]], with_trials: bool) -> Forgotten:
-    """Removes the verdicts of tasks, given by digest, machine's key and temperature; with `with_trials`, their trials.
+def forget(c: Connection, places: Iterable[PlaceKey], with_trials: bool) -> Forgotten:
+    """Removes the verdicts of tasks on machines at temperatures; with `with_trials`, their trials.
 
     These are the tasks' own verdicts, imported verdicts, and the tasks' part in verdicts of models.
     """
