@@ -34,18 +34,9 @@ from stormdrop.store.evict import Pruned, evict, prune
 from stormdrop.store.lines import LineReader, line_of, verdict_line
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import TrialRow, VerdictRow, record_of, row_of, task_of
-from stormdrop.store.sql import queries
+from stormdrop.store.sql import queries, tables
 from stormdrop.store.sql.summaries import Filters, Summary, summaries
-from stormdrop.store.sql.tables import (
-    Forgotten,
-    Place,
-    PlaceKey,
-    absent_rules,
-    forget,
-    insert,
-    insert_verdicts,
-    place_of,
-)
+from stormdrop.store.sql.tables import Forgotten, Place, PlaceKey, place_of
 from stormdrop.store.sqlite import SqliteDatabase, Unwritable, copy_of, open_file
 from stormdrop.store.training import TimedTrial, TrainingRows, timed_trials, training
 from stormdrop.store.transfer import Imported, Refusal, import_lines
@@ -151,14 +142,14 @@ class Store:
         """
         rows = [row_of(record) for record in records]
         if rows:
-            self._database.write(lambda c: insert(c, rows))
+            self._database.write(lambda c: tables.insert(c, rows))
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Stores all verdicts, or none. Each replaces the one before, but no win that it confirms. Raises as `add`."""
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
-            self._database.write(lambda c: insert_verdicts(c, rows))
+            self._database.write(lambda c: tables.insert_verdicts(c, rows))
 
     def renew_verdicts(self, verdicts: Sequence[tuple[Verdict, Verdict]], rules: Sequence[Rule] = RULES) -> None:
         """Replaces each first verdict, which this store returned, by the second, unless it has been replaced meanwhile.
@@ -170,7 +161,7 @@ class Store:
             for old, new in verdicts:
                 row = queries.newest_verdict(c, place_of(c, *_key(old.task, old.target)), rules, old.model)
                 if row is not None and verdict_of(row, old.task, old.target) == old:
-                    insert_verdicts(c, [verdict_row(new)])
+                    tables.insert_verdicts(c, [verdict_row(new)])
 
         self._database.write(renew)
 
@@ -193,7 +184,7 @@ class Store:
         With `with_trials`, their measurements are removed too. Raises as `add`.
         """
         places = [(summary.digest, summary.target, summary.cold) for summary in tasks]
-        return self._database.write(lambda c: forget(c, places, with_trials))
+        return self._database.write(lambda c: tables.forget(c, places, with_trials))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -276,17 +267,13 @@ class Store:
         return records
 
     def _select(
-        self,
-        query: Callable[[Connection, Place], T],
-        key: PlaceKey,
-        rules: Sequence[Rule],
-        table: str = "trial",
+        self, query: Callable[[Connection, Place], T], key: PlaceKey, rules: Sequence[Rule], table: str = "trial"
     ) -> T:
         """Returns the result of a query about a task, a machine and a temperature; warns of unknown rules there."""
 
         def work(c: Connection) -> tuple[T, set[str]]:
             place = place_of(c, *key)
-            return query(c, place), absent_rules(c, rules, place, table)
+            return query(c, place), tables.absent_rules(c, rules, place, table)
 
         result, absent = self._database.read(work)
         self._warn_of_rules(absent)

@@ -206,14 +206,6 @@ def test_a_verdict_that_is_faster_than_the_machine_can_be_is_refused(name: str) 
         assert store.donors(small_task(64), HERE) == []
 
 
-def test_another_cpus_verdicts_are_kept_if_asked_for() -> None:
-    lines = lines_of(make_verdict(legal_records(1, target=ELSEWHERE)[0]))
-    with Store.in_memory() as store:
-        assert "--foreign" in imported(store, lines).refused[0].reason
-        assert imported(store, lines, foreign=True).kept == 1
-        assert store.verdict(small_task(), HERE, is_imported=True) is None
-
-
 def test_a_verdict_of_an_unknown_rule_is_kept_for_whoever_has_the_rule() -> None:
     verdict = variety()[0]
     steps = (*verdict.schedule.steps, DerivationStep("reverse", 1, "s0"))
