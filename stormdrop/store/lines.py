@@ -13,7 +13,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
@@ -28,6 +28,7 @@ from stormdrop.space.judge import judge_of
 from stormdrop.space.rule_names import is_name
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.claims import Claim, Refused, replayed, shortened
+from stormdrop.store.database import Connection, Database
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import (
     INT64,
@@ -40,9 +41,14 @@ from stormdrop.store.rows import (
     is_duration,
     plain_fields,
     result_of,
+    row_of,
+    rules_of,
     typed_fields,
+    unknown_rules,
 )
-from stormdrop.store.verdict import VERIFIED_RECORD, Verdict
+from stormdrop.store.sql import tables
+from stormdrop.store.sql.queries import BATCH
+from stormdrop.store.verdict import VERIFIED_RECORD, Verdict, imported_verdict, verdict_row
 from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
@@ -51,7 +57,7 @@ VERDICT = "verdict"
 Entry = Record | Verdict
 """The content of a line."""
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
-MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
+MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS, MAX_REFUSALS = 4096, 100_000, 40, 1000
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -372,3 +378,68 @@ def _is_same(a: object, b: object) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_is_same, a, b))
     return isinstance(a, bool) == isinstance(b, bool) and a == b
+
+
+# ---- import ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line that was not kept."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The result of an import.
+
+    `kept` and `duplicates` count lines of both kinds, `verdicts` the kept verdicts. `refusals` counts refused lines,
+    `refused` lists the first of them. `absent`: rules that kept lines use and this version lacks.
+    """
+
+    kept: int
+    duplicates: int
+    refusals: int
+    refused: tuple[Refusal, ...]
+    absent: tuple[str, ...] = ()
+    verdicts: int = 0
+
+
+def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_some: Callable[[], None]) -> Imported:
+    """Stores the records and the verdicts that a reader accepts, in batches; `kept_some` is called after each."""
+    kept = verdicts = duplicates = refusals = 0
+    refused: list[Refusal] = []
+    absent: set[str] = set()
+    for batch in batched(read_lines(file), BATCH):
+        good: list[Entry] = []
+        for number, answer in reader.entries(batch):
+            if not isinstance(answer, Refused):
+                good.append(answer)
+                schedules = [answer.schedule, answer.against] if isinstance(answer, Verdict) else [answer.schedule]
+                absent |= {rule for schedule in schedules for rule in unknown_rules(rules_of(schedule.to_json()))}
+                continue
+            refusals += 1
+            if len(refused) < MAX_REFUSALS:
+                refused.append(Refusal(number, str(answer)))
+        new_trials, new_verdicts = database.write(lambda c, entries=good: _insert(c, entries)) if good else (0, 0)
+        new = new_trials + new_verdicts
+        kept, verdicts, duplicates = kept + new, verdicts + new_verdicts, duplicates + len(good) - new
+        kept_some()
+    return Imported(kept, duplicates, refusals, tuple(refused), tuple(sorted(absent)), verdicts)
+
+
+def _insert(c: Connection, entries: Sequence[Entry]) -> tuple[int, int]:
+    """Inserts new entries; returns the number of new records and of new verdicts.
+
+    Each new verified record also adds a verdict, unless its task has a better imported verdict.
+    """
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    added = tables.insert(c, [row_of(record) for record in records], skip_known=True)
+    new = [record for record, is_new in zip(records, added) if is_new]
+    verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
+    rows = [verdict_row(verdict) for verdict in verified]
+    tables.insert_verdicts(c, [row for row in rows if not tables.is_decided_by_import(c, row)])
+    decided = [verdict_row(entry) for entry in entries if isinstance(entry, Verdict)]
+    return len(new), sum(tables.insert_verdicts(c, decided, skip_known=True))

@@ -31,7 +31,7 @@ from stormdrop.store.claims import Claim, is_believable
 from stormdrop.store.database import Connection, Database, StoreBusy, StoreError, StoreFull
 from stormdrop.store.donors import Donor, donors_of
 from stormdrop.store.evict import Pruned, evict, prune
-from stormdrop.store.lines import LineReader, line_of, verdict_line
+from stormdrop.store.lines import Imported, LineReader, Refusal, import_lines, line_of, verdict_line
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import TrialRow, VerdictRow, record_of, row_of, task_of
 from stormdrop.store.sql import queries, tables
@@ -39,7 +39,6 @@ from stormdrop.store.sql.summaries import Filters, Summary, summaries
 from stormdrop.store.sql.tables import Forgotten, Place, PlaceKey, place_of
 from stormdrop.store.sqlite import SqliteDatabase, Unwritable, copy_of, open_file
 from stormdrop.store.training import TimedTrial, TrainingRows, timed_trials, training
-from stormdrop.store.transfer import Imported, Refusal, import_lines
 from stormdrop.store.verdict import Verdict, verdict_of, verdict_row
 from stormdrop.target.machine import Target
 

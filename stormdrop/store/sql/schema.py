@@ -51,9 +51,13 @@ _FIRST = (
 )
 
 
-def _first(connection: Connection) -> None:
-    for statement in _FIRST:
+def _execute(connection: Connection, statements: Sequence[str]) -> None:
+    for statement in statements:
         connection.execute(statement)
+
+
+def _first(connection: Connection) -> None:
+    _execute(connection, _FIRST)
 
 
 _SECOND = (
@@ -75,8 +79,7 @@ _SECOND_INDEXES = (
 
 def _second(connection: Connection) -> None:
     """Adds columns for the rules that a trial needs, the version of its features, and its distinguishing mark."""
-    for statement in _SECOND:
-        connection.execute(statement)
+    _execute(connection, _SECOND)
     listed = ", ".join(map(column, MARKED))
     query = f"""SELECT trial.id, trial.features IS NOT NULL, {listed} FROM trial JOIN task ON task.id = task_id
         JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id
@@ -95,8 +98,7 @@ def _second(connection: Connection) -> None:
             changes.append((known[rules], values[version] if has_features else None, mark_of(values), id))
         connection.executemany("UPDATE trial SET rules_id = ?, feature_version = ?, mark = ? WHERE id = ?", changes)
         last = rows[-1][0]
-    for statement in _SECOND_INDEXES:
-        connection.execute(statement)
+    _execute(connection, _SECOND_INDEXES)
 
 
 _THIRD = (
@@ -107,8 +109,7 @@ _THIRD = (
 
 def _third(connection: Connection) -> None:
     """Replaces the classes of whole tasks by the classes of variants; adds anchor classes."""
-    for statement in _THIRD:
-        connection.execute(statement)
+    _execute(connection, _THIRD)
     for id, classes in _with_new_keys(connection):
         _rename_classes_of_trials(connection, id, classes)
 
@@ -172,8 +173,7 @@ _FOURTH = (
 
 def _fourth(connection: Connection) -> None:
     """Adds verdicts: one for the fastest believable verified record of each task, machine and temperature."""
-    for statement in _FOURTH:
-        connection.execute(statement)
+    _execute(connection, _FOURTH)
 
 
 def _fifth(connection: Connection) -> None:
