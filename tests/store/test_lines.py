@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from stormdrop.space.sketch import replay
 from stormdrop.store.lines import LINE_BYTES, read_lines
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.store import Filters, Imported, Store
+from tests.replay.files import STORE
 from tests.support.lines import changed, exported, imported
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
@@ -76,6 +79,14 @@ def test_an_import_into_an_empty_store_exports_the_same_lines(tmp_path: Path) ->
         assert best[0] is not None
         assert best[1] is not None
         assert best[0].schedule == best[1].schedule
+
+
+def test_a_recorded_store_exports_the_same_bytes(tmp_path: Path) -> None:
+    """Lines never change: other installations have them."""
+    with Store.open(Path(shutil.copy(STORE, tmp_path))) as store:
+        lines = exported(store)
+        digest = sha256("".join(line + "\n" for line in lines).encode()).hexdigest()
+        assert (len(lines), digest[:16]) == (81, "278a576a0024b84b")
 
 
 def test_duplicates_are_skipped_and_counted() -> None:
