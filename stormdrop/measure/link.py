@@ -82,6 +82,7 @@ class Link(Protocol):
 
     def end(self) -> Ending:
         """Ends what is left of the worker, and releases the link."""
+        ...
 
 
 class PipeLink:

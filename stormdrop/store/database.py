@@ -64,24 +64,29 @@ class Database(Protocol):
     @property
     def name(self) -> str:
         """The name for messages."""
+        ...
 
     def write(self, work: Work[T]) -> T:
         """Runs all of `work` or nothing. A collision repeats `work`, so `work` must not change anything else.
 
         Raises StoreFull, StoreBusy or another StoreError.
         """
+        ...
 
     def read(self, work: Work[T]) -> T:
         """Runs `work` on one snapshot. Raises StoreError for a database that was damaged or removed."""
+        ...
 
     def used_bytes(self) -> int:
         """Returns the bytes in use, without free pages and logs."""
+        ...
 
     def shrink(self) -> None:
         """Returns free pages to the file system."""
 
     def faults(self) -> list[str]:
         """Returns the faults of the tables; an empty list if there are none."""
+        ...
 
     def close(self) -> None:
         """Closes the connections; further use opens the database again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -112,7 +112,7 @@ SETTINGS = MeasureSettings(start_timeout=5.0, memory_limit_bytes=1 << 30)
 
 
 @contextmanager
-def supervised(script: Script, target: Target) -> Iterator[Callable[..., Message]]:
+def supervised(script: Script, target: Target) -> Generator[Callable[..., Message]]:
     """A function that asks a builder behind scripted links to build."""
     worker = Worker("builder", target, SETTINGS, connect=script.connect)
 
