@@ -196,11 +196,7 @@ class Measurer:
         return [future.result() for future in built]
 
     def _build_and_time(
-        self,
-        task: Message,
-        candidates: Sequence[Candidate],
-        best: float | None,
-        meanwhile: Callable[[], None] | None,
+        self, task: Message, candidates: Sequence[Candidate], best: float | None, meanwhile: Callable[[], None] | None
     ) -> list[Result]:
         """Times each candidate as soon as it and all preceding candidates are built."""
         stop = self._begin()

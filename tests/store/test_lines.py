@@ -40,11 +40,7 @@ def variety() -> list[Record]:
         replace(records[0], result=failure('a "quoted"\n\x1b[31m message ü \x00 end')),
         replace(records[1], result=Failure("schedule", "too many registers"), features=None),
         replace(
-            records[2],
-            target=HERE.with_cold_weights(True),
-            verified=True,
-            model="a/b [red]c[/].onnx",
-            seed=2**100,
+            records[2], target=HERE.with_cold_weights(True), verified=True, model="a/b [red]c[/].onnx", seed=2**100
         ),
         replace(records[3], result=Timing(1.5e-7, 0.0, 3, 0.0, True)),
         replace(records[4], versions=Versions("9.9", "99.0", 77)),
