@@ -13,8 +13,8 @@ from rich.console import Console
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
 from stormdrop.report.text import bytes_text, counted, name_text, schedule_lines, seconds_text, speed_text
-from stormdrop.store.content import VerdictSummary
 from stormdrop.store.record import Record
+from stormdrop.store.sql.summaries import VerdictSummary
 from stormdrop.store.store import CAP_BYTES, Store, Summary
 from stormdrop.store.verdict import Verdict
 
@@ -145,6 +145,14 @@ def _verdict_json(v: Verdict) -> dict[str, Any]:
     named = ("seconds", "against_seconds", "method", "rounds", "proof", "provenance", "is_timing_old", "created")
     schedules = {"schedule": v.schedule.to_json(), "against": v.against.to_json()}
     return {**schedules, **{name: getattr(v, name) for name in named}, "versions": asdict(v.versions)}
+
+
+def print_bests(console: Console, results: Sequence[tuple[Summary, Record, Verdict | None]]) -> None:
+    """Prints the best record of each task, with an empty line between tasks."""
+    for number, result in enumerate(results):
+        if number:
+            console.print()
+        print_best(console, *result)
 
 
 def print_best(console: Console, summary: Summary, record: Record, verdict: Verdict | None) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
+from stormdrop.tuning.random import RandomSearch
 
 from stormdrop.ir.tensor import Task
 from stormdrop.space import refit
@@ -22,7 +23,7 @@ from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.evolve import Codes, Genome, Rng, Rows
 from stormdrop.tuning.reuse import Source
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.strategies import Context, RandomSearch
+from stormdrop.tuning.strategies import Context
 from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 
 DRAWN = 4096
@@ -60,7 +61,7 @@ def storms_without_mutation() -> Generator[None]:
     def same(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
         return parents.copy()
 
-    def unmoved(to: Genome, rows: Rows, donors: Points, link: evolve.NameLink) -> Rows:
+    def unmoved(to: Genome, rows: Rows, donors: Points, link: evolve.SharedKnobs) -> Rows:
         return rows
 
     with patch.object(evolve, "mutated", same), patch.object(evolve, "moved", unmoved):
