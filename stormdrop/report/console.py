@@ -1,5 +1,6 @@
-"""Output of reports: results to stdout, progress to stderr, plain text unless the stream is a terminal; in a Jupyter
-notebook, a board below the cell.
+"""Output of reports: results to stdout, progress to stderr, plain text unless the stream is a terminal.
+
+In a Jupyter notebook, progress is a board below the cell.
 
 Names and messages come from users and files: they are printed as text, never as rich markup, and without control
 characters. The package rich is imported when something is printed, so that `--help` is quick.

@@ -34,11 +34,8 @@ def objective_rows(objective: Objective, results: Sequence[Tuned]) -> list[tuple
         case GeometricMean():
             value = f"speedup {_mean_speedup(worth):.2f}x, the geometric mean"
         case _:
-            weights = objective.weights if isinstance(objective, WeightedLatency) else (1.0,) * len(worth)
-            total = InModel.total(worth, weights)
-            weighted = (
-                f" weighted {', '.join(f'{w:g}' for w in weights)}" if isinstance(objective, WeightedLatency) else ""
-            )
+            total, weights = _total(objective, worth)
+            weighted = f" weighted {', '.join(f'{w:g}' for w in weights)}" if weights else ""
             value = f"latency{weighted} {seconds_text(total.seconds)} (untuned: {seconds_text(total.default_seconds)})"
             if len(worth) > 1 and total.rounds:
                 value = f"{value}, {gain_text(total)}"
@@ -68,18 +65,18 @@ def objective_json(objective: Objective, results: Sequence[Tuned]) -> dict[str, 
             return {"name": "targets", "value": value, "targets": list(targets), "met": met}
         case GeometricMean():
             return {"name": "speedup", "value": _mean_speedup(worth)}
-        case WeightedLatency(weights):
-            total = InModel.total(worth, weights)
-            return {"name": "latency", "weights": list(weights), "value": total.seconds, **_gain_json(total)}
         case _:
-            total = InModel.total(worth, (1.0,) * len(worth))
-            return {"name": "latency", "value": total.seconds, **_gain_json(total)}
+            total, weights = _total(objective, worth)
+            gain = total.to_json()
+            shown = {key: gain[key] for key in ("speedup", "interval", "change")} if total.rounds else {}
+            listed = {"weights": list(weights)} if weights else {}
+            return {"name": "latency", **listed, "value": total.seconds, **shown}
 
 
-def _gain_json(total: InModel) -> dict[str, object]:
-    """Returns the speedup of a sum of latencies; empty if models were not timed."""
-    tree = total.to_json()
-    return {key: tree[key] for key in ("speedup", "interval", "change")} if total.rounds else {}
+def _total(objective: Objective, worth: Sequence[InModel]) -> tuple[InModel, tuple[float, ...]]:
+    """Returns the sum of latencies and its weights; no weights if all are equal by definition."""
+    weights = objective.weights if isinstance(objective, WeightedLatency) else ()
+    return InModel.total(worth, weights or (1.0,) * len(worth)), weights
 
 
 def target_of(objective: Objective, number: int) -> float | None:

@@ -1,10 +1,10 @@
 """The gain of tuning inside the model: a change enters a model only if the model is not slower with it.
 
 Kernels are tuned one at a time, on memory of their own; in the model they share caches and follow each other. So the
-tuned model is timed in turns with the incumbent: the model as it is compiled without this tuning, with the schedules
-that it accepted before, the tasks' earlier verdicts, and default schedules. While the tuned model is slower, kernels
-that lose in it go back to the incumbent's schedules. The remaining schedules are the model's own verdicts, which are
-kept together with the verdicts of its tasks. The gain is reported against default schedules.
+tuned model is timed in turns with the incumbent: the model as it is compiled without this tuning. Incumbent schedules
+are schedules that the model accepted before, the tasks' earlier verdicts, and default schedules. While the tuned model
+is slower, kernels that lose in it go back to the incumbent's schedules. The remaining schedules are the model's own
+verdicts, which are kept together with the verdicts of its tasks. The gain is reported against default schedules.
 """
 
 from __future__ import annotations

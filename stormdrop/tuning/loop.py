@@ -189,8 +189,8 @@ class TuningLoop:
     def _run_alone(self, task: ModelTask) -> str:
         """Searches for a single task, then proves the winner; returns the reason for the end of the search.
 
-        Rounds are as large as the settings permit, the strategy decides about the end of a search without a budget, and
-        the final choice and the proof follow after the seconds.
+        Rounds are as large as the settings permit. Without a budget, the strategy decides about the end. The final
+        choice and the proof follow after the seconds.
         """
         session = self._session(task, self._budget.trials, self._budget.seconds)
         self._listen(self._start_event())

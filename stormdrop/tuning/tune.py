@@ -74,7 +74,7 @@ class TuneOptions:
     kernel_value: KernelValue | None = None
     """The value of a candidate's timing that is minimised: by default its seconds."""
     cold: bool | None = None
-    """Constants are out of cache when a kernel begins; None: by the target, and by the size of a model's weights."""
+    """Constants are out of cache when a kernel begins; None: as the target and the size of a model's weights imply."""
     settings: TuneSettings | None = None
     """All other parameters of the search."""
     measurer: Measures | None = None
@@ -84,7 +84,7 @@ class TuneOptions:
     reuse: str = "seed"
     """The use of other tasks' schedules: "seed", "only" or "off"."""
     donors: Sequence[str] | None = None
-    """The models whose schedules may be reused; None: all."""
+    """The models to reuse schedules of; None: all."""
     divide: Divide | None = None
     """The division of rounds among the tasks."""
     start: Schedule | None = None
@@ -110,8 +110,8 @@ def tune(
 ) -> tuple[Tuned, ...]:
     """Searches for the fastest schedules of the subjects' tasks; returns one result for each subject.
 
-    Models are searched until another minute is expected to gain less than 0.5 % of the objective, a single task until
-    its strategy ends, unless the options limit trials or seconds. The verdicts of a subject with a `model` are kept
+    Without limits, models are searched until another minute is expected to gain less than 0.5 % of the objective, and a
+    single task until its strategy ends. The verdicts of a subject with a `model` are kept
     once the model was timed with them. The store keeps times, never other values of kernels.
 
     Raises UserError for a wrong objective, strategy, rule or start, and for donors absent from the store; RunError if

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
-from stormdrop.tuning.random import RandomSearch
 
 from stormdrop.ir.tensor import Task
 from stormdrop.space import refit
@@ -23,7 +22,7 @@ from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.evolve import Codes, Genome, Rng, Rows
 from stormdrop.tuning.reuse import Source
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.strategies import Context
+from stormdrop.tuning.strategies import Context, RandomSearch
 from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 
 DRAWN = 4096

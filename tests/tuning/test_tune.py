@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest
@@ -519,9 +520,9 @@ def test_a_given_schedule_is_where_a_droplet_starts() -> None:
         ({"search": "gradient"}, "unknown search strategy 'gradient'; there are random, storm"),
     ],
 )
-def test_wrong_wishes_are_refused(wrong: dict[str, object], said: str) -> None:
+def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        tune(task(), TARGET, measurer=Replay(), **wrong)  # pyright: ignore[reportArgumentType]
+        tune(task(), TARGET, measurer=Replay(), **wrong)
 
 
 def test_a_schedule_of_another_class_is_refused() -> None:
