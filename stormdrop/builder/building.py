@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from stormdrop.base.errors import UserError
 from stormdrop.builder.phase_summary import PhaseSummary, summaries_of
@@ -36,13 +36,6 @@ class Packing:
 
     known: tuple[PackedLayout, ...] = ()
     may_own: bool = True
-
-    def to_json(self) -> dict[str, object]:
-        return {"known": [layout.to_json() for layout in self.known], "may_own": self.may_own}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Packing:
-        return Packing(tuple(map(PackedLayout.from_json, data["known"])), bool(data["may_own"]))
 
 
 def program_of(

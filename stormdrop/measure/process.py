@@ -21,10 +21,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.base.paths import package_root
 from stormdrop.ir.tensor import Task
@@ -92,7 +93,7 @@ class Worker:
             "op": "start",
             "role": role,
             "target": target.to_json(),
-            "settings": asdict(settings),
+            "settings": encode(settings),
             "rules": sent(rules),
         }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")

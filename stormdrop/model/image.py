@@ -11,15 +11,17 @@ Iterations of a group of phases touch nothing that another iteration of the grou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import Amount, Range, Row, Size
 from stormdrop.base.errors import UserError
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.group import Group, single_groups
+from stormdrop.device.threads import MOST_THREADS
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.shape import dimensions_text
 from stormdrop.target import Surroundings
@@ -29,11 +31,11 @@ Space = Literal["input", "output", "arena", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class Port(Row):
     """An input or output of a model, by the name the user knows."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     dtype: Dtype
 
     def __repr__(self) -> str:
@@ -51,12 +53,11 @@ class OpenPort(Port):
     `dimensions` names the open ones; None: not even their number is known.
     """
 
-    dimensions: tuple[int | str, ...] | None = None
+    shape: tuple[int, ...] = field(init=False)
+    dimensions: tuple[Size | str, ...] | None
 
-    @staticmethod
-    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
-        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
-        return OpenPort(name, shape, dtype, dimensions)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, int) else -1 for d in self.dimensions or ()))
 
     @property
     def open_dimensions(self) -> tuple[str, ...]:
@@ -74,12 +75,12 @@ class OpenPort(Port):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class Address(Row):
     """A place in one of the spaces: `index` says which input or output, `offset` is in bytes."""
 
     space: Space
-    index: int
-    offset: int
+    index: Size
+    offset: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,12 @@ class KernelCall:
     ONNX node, are for people.
     """
 
-    kernel: int
+    kernel: Size
     addresses: tuple[Address | None, ...]
     label: str
     digest: str  # of the task
-    flops: float
-    nbytes: int  # that must at least be moved
+    flops: Amount
+    nbytes: Size  # that must at least be moved
     id: str = ""
     """Of its task in the model, as `Partition.tasks` numbers them; empty for a copy between two tasks."""
     shapes: str = ""
@@ -113,9 +114,9 @@ class Image:
     outputs: tuple[Port, ...]
     kernels: tuple[Artifact, ...]
     calls: tuple[KernelCall, ...]
-    arena_bytes: int
-    weights_bytes: int
-    threads: int
+    arena_bytes: Size
+    weights_bytes: Size
+    threads: Annotated[int, Range(1, MOST_THREADS)]
     triple: str
     cpu: str
     features: str

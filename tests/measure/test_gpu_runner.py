@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import stormdrop as sd
-from stormdrop.builder.building import build_artifact
+from stormdrop.base.codec import decode, encode
+from stormdrop.builder.building import BuiltKernel, build_artifact
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.device.artifact import Artifact, BufferSpec
@@ -19,6 +20,7 @@ from stormdrop.measure.measurer import HandWritten, Measurer
 from stormdrop.measure.process import RequestFailed
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.wire import BuildReply, BuildRequest
 from stormdrop.measure.worker import RunnerRole, answer
 from stormdrop.target.gpu import gpu
 from stormdrop.target.scope import Scope
@@ -48,7 +50,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeCudaDevice:
 
 def asked(role: RunnerRole, task: sd.Task, artifact: Artifact, op: str = "time", **more: Any) -> dict[str, Any]:
     answer(role, {"op": "task", "number": hash(task.digest), "task": task.to_json()})
-    return answer(role, {"op": op, "artifact": as_launched(artifact).to_message(), "variant": None, **more})
+    return answer(role, {"op": op, "artifact": encode(as_launched(artifact)), "variant": None, **more})
 
 
 def stores(text: str) -> Artifact:
@@ -130,12 +132,13 @@ class ScriptedWorker:
 
     def ask(self, task: object, request: dict[str, Any], timeout: float) -> dict[str, Any]:
         if request["op"] == "build":
-            if request["text"] == "broken":
+            text = decode(BuildRequest, request["request"]).text
+            if text == "broken":
                 raise worker_failure("build", "broken")
-            return {"artifact": {"seconds": float(request["text"])}, "seconds": 0.0}
-        found = request["artifact"]["seconds"]
+            return encode(BuildReply(BuiltKernel(Artifact(text.encode(), (), ())), 0.0))
+        seconds = float(request["artifact"]["code"])
         BESTS.append(request["best"])
-        return {"seconds": found, "spread": 0.0, "runs": 1, "stopped_early": False, "samples": [found]}
+        return {"seconds": seconds, "spread": 0.0, "runs": 1, "stopped_early": False, "samples": [seconds]}
 
     def kill(self) -> None: ...
     def close(self) -> None:
