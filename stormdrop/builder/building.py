@@ -91,12 +91,7 @@ def code_from(text: str, target: Target) -> bytes:
 
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Compiles a program to an artifact. Raises BuildError."""
-    return _artifact(program, text_of(program, target), target)
-
-
-def _artifact(program: Program, text: str, target: Target) -> Artifact:
-    """Returns the artifact of a program with the given LLVM IR."""
-    return described(program, code_from(text, target))
+    return described(program, code_from(text_of(program, target), target))
 
 
 def described(program: Program, code: bytes) -> Artifact:
@@ -191,4 +186,4 @@ def build_for_model(
     phases: tuple[PhaseSummary, ...] = ()
     if summarise and isinstance(target, Cpu) and target.threads > 1:
         phases = summaries_of(program, sketch, point, target)
-    return BuiltKernel(_artifact(program, text, target), not is_same, layout, phases, deviation)
+    return BuiltKernel(described(program, code_from(text, target)), not is_same, layout, phases, deviation)

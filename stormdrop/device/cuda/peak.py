@@ -218,12 +218,12 @@ def _launch_seconds(device: CudaDevice) -> float:
     kernel = device.load(artifact_of_module(device, EMPTY_MODULE, (), Launch(1, 32, 0)))
     recording = device.record([BoundCall(kernel, ())])
     recording.bind([], [])
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(50):
         began = time.perf_counter()
         recording.run()
-        found.append(time.perf_counter() - began)
-    return float(np.median(found))
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
 
 
 FMA_TRIPS, FMA_THREADS = 2048, 256
