@@ -60,7 +60,7 @@ class Row:
 
 
 class Tolerant:
-    """The base of dataclasses whose objects may have fields of other versions, which are ignored."""
+    """The base of dataclasses that are read without the unknown fields of their objects: fields of other versions."""
 
     __slots__ = ()
 
@@ -145,7 +145,7 @@ def _exactly(kind: type) -> _Reader:
 
 def _number(kind: type[int] | type[float], bounds: Range) -> _Reader:
     kinds = (int,) if kind is int else (int, float)  # a bool is no int here
-    wanted = f"a{' whole' if kind is int else ''} number from {bounds.least:.15g} to {bounds.most:.15g}"
+    wanted = f"a {'whole ' if kind is int else ''}number from {bounds.least:.15g} to {bounds.most:.15g}"
 
     def read(tree: Any) -> Any:
         _demand(type(tree) in kinds and bounds.least <= tree <= bounds.most, tree, wanted)
@@ -219,7 +219,7 @@ def _dataclass(kind: Any) -> _Reader:
 
 
 def _built(build: Callable[..., Any], *values: Any, **values_by_name: Any) -> Any:
-    """Returns a value whose class may refuse its parts."""
+    """Builds a value. Raises Malformed if its class refuses the parts."""
     try:
         return build(*values, **values_by_name)
     except (ValueError, UserError) as error:
@@ -241,7 +241,7 @@ def _demand(is_met: bool, tree: Any, wanted: str) -> None:
 
 
 def text_of(tree: Any) -> tuple[bytes, bytes]:
-    """Returns a tree as JSON text, and its byte strings one after the other: `{"": n}` stands for the next n bytes."""
+    """Returns a tree as JSON text, and the concatenation of its byte strings. `{"": n}` stands for the next n bytes."""
     blobs: list[bytes] = []
 
     def set_aside(value: object) -> dict[str, int]:

@@ -1,12 +1,11 @@
 """Built kernels of models with open dimensions, kept in the cache directory between processes.
 
-A file holds all kernels of a model at one size. Its name is a digest of everything that decided them: tasks,
-schedules, strides, packing layouts, the target, and the versions of this package (its source files included) and of
-LLVM. What was tuned since gives other schedules, and so another name.
+A file (`model.container`) holds all kernels of a model at one size. Its name is a digest of everything that decides
+the kernels: tasks, schedules, strides, packing layouts, the target, this package's source files, and LLVM's version.
 
-The files are native code. One is read only if it is an ordinary file of this user that nobody else may write, in a
-directory for which the same holds, and if its checksum is right. The least recently used go when all together are
-larger than `MOST_BYTES`. A cache that cannot be read or written costs time, never a result.
+The files are native code. A file is read only if this user owns the file and its directory, and no other user may write
+to them. The least recently used files are deleted when all files together exceed `MOST_BYTES`. A cache that cannot be
+read or written costs time, never a result.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def default_folder() -> Path:
 
 
 class KeptKernels:
-    """The kernels in one directory, which is made when the first are kept."""
+    """The kernels in one directory, which is created with the first file."""
 
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._folder = default_folder() if folder is None else folder
@@ -51,7 +50,7 @@ class KeptKernels:
         self.hits = 0
 
     def build(self, jobs: Sequence[Job], target: Target, rules: Sequence[Rule] = RULES) -> list[BuiltKernel]:
-        """As `build_kernels`, unless they were built before. Kernels of the user's own rules are not kept."""
+        """Returns the kernels of `build_kernels`, from a file if possible. Kernels of user rules are not kept."""
         if tuple(rules) != tuple(RULES) or not jobs:
             return build_kernels(jobs, target, rules=rules)
         path = self._folder / f"{_key(jobs, target)}.kernels"
@@ -60,12 +59,12 @@ class KeptKernels:
             self.hits += 1
             return kernels
         built = build_kernels(jobs, target, rules=rules)
-        if all(kernel.deviation != "default" for kernel in built):  # why, is told whenever it is tried
+        if all(kernel.deviation != "default" for kernel in built):  # every process warns of a replaced schedule
             self._write(path, built)
         return built
 
     def _read(self, path: Path, count: int) -> list[BuiltKernel] | None:
-        """None where there is no such file, where it cannot be trusted, and where it is damaged."""
+        """Returns the kernels of a file; None if it is absent, untrusted or damaged."""
         try:
             if not _is_own(path.parent, os.stat(path.parent, follow_symlinks=False)):
                 return None
@@ -92,7 +91,7 @@ class KeptKernels:
             _log.info("built kernels are not kept: %s", error)
 
     def _evict(self) -> None:
-        """Delete the least recently used files until the others fit."""
+        """Deletes the least recently used files until the others fit."""
         files: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with suppress(OSError):
@@ -107,7 +106,7 @@ class KeptKernels:
 
 
 def _is_own(path: Path, status: os.stat_result) -> bool:
-    """Whether nobody but this user can have written it; says so where somebody might."""
+    """Returns whether only this user can have written a file or directory; warns otherwise."""
     kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     if kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return True
@@ -132,7 +131,7 @@ def _key(jobs: Sequence[Job], target: Target) -> str:
 
 @cache
 def _source_digest() -> str:
-    """Of the package's source files: between two releases, a version says nothing."""
+    """Returns a digest of the package's source files: between two releases the version stays the same."""
     digest = hashlib.sha256()
     root = package_root() / "stormdrop"
     for path in sorted(root.rglob("*.py")):

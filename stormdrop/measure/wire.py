@@ -26,7 +26,10 @@ LIMIT_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """The kernel that a builder is to build: of a schedule (None: the default), or of LLVM IR, called as `like` is."""
+    """A request to build a kernel: a schedule (None: the default), or LLVM IR with the calling convention of `like`.
+
+    The other fields are the arguments of `build_for_model`.
+    """
 
     schedule: Schedule | None = None
     strides: tuple[tuple[str, tuple[int, ...]], ...] = ()

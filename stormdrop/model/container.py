@@ -11,9 +11,9 @@
 
 All numbers are little-endian. The header is the text of a tree (`base.codec`), [versions, content]. Nothing is
 interpreted, and no code is loaded, before the checksum is verified. The checksum finds accidents, not intent: machine
-code can do whatever the process that loads it may do.
+code has all rights of the process that loads the code.
 
-Invariants: a file is written completely or not at all; at no time is there a second copy of the weights in memory.
+Invariant: at no time is there a second copy of the weights in memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class _Versions:
     """The versions that compiled the content; nothing depends on them."""
 
     stormdrop: str
@@ -74,8 +74,8 @@ def write_container(
     """Writes a container. Raises Malformed for content that `content_of` would refuse."""
     from stormdrop.codegen.llvm import llvm_version
 
-    tree = encode((Versions(__version__, llvm_version()), content))
-    decode(tuple[Versions, content_type], tree)
+    tree = encode((_Versions(__version__, llvm_version()), content))
+    decode(tuple[_Versions, content_type], tree)
     header, code = text_of(tree)
     sizes = len(header), len(code)
     preamble = _PREAMBLE.pack(MAGIC, VERSION, kind, *sizes, sum(part.nbytes for part in weights))
@@ -101,7 +101,7 @@ class Container:
     def content(self, content_type: type[_T]) -> _T:
         """Returns the content. Raises Malformed."""
         if self.version >= VERSION:
-            return decode(tuple[Versions, content_type], tree_of(self.header, self.code))[1]
+            return decode(tuple[_Versions, content_type], tree_of(self.header, self.code))[1]
         current = current_family if self.kind is Kind.FAMILY else current_image
         tree: Any = current(tree_of(self.header), self.code, self.weights.nbytes)
         return decode(content_type, tree)

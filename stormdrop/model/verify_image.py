@@ -1,8 +1,8 @@
-"""The check whether an image can be run: every address in its buffer's kind of memory and in bounds, every output
-written.
+"""The check whether an image can be run: each address is in its buffer's kind of memory and in bounds, and each output
+is written.
 
-Two properties are not checked here: steps that share arena bytes run at different times, and iterations of a group are
-independent. The memory plan and `builder.grouping` guarantee them.
+Two properties are left to the memory plan and to `builder.grouping`: calls that share arena bytes run at different
+times, and iterations of a group are independent.
 """
 
 from __future__ import annotations
