@@ -82,8 +82,6 @@ def encode(value: Any) -> Any:
             return float(value)  # not NumPy's
         case tuple() | list():
             return [encode(item) for item in cast(tuple[Any, ...], value)]
-        case Mapping():
-            return [[encode(key), encode(item)] for key, item in cast(Mapping[Any, Any], value).items()]
         case Enum():
             return value.value
         case Row():
@@ -93,6 +91,8 @@ def encode(value: Any) -> Any:
         case _ if is_dataclass(value):
             parts = {name: (getattr(value, name), default) for name, default in _defaults(type(value)).items()}
             return {name: encode(part) for name, (part, default) in parts.items() if part != default}
+        case Mapping():  # last, since this test is slow
+            return [[encode(key), encode(item)] for key, item in cast(Mapping[Any, Any], value).items()]
         case _:
             raise TypeError(f"a {type(value).__name__} has no tree")
 
@@ -136,8 +136,10 @@ def _reader(kind: Any) -> _Reader:
 
 
 def _exactly(kind: type) -> _Reader:
+    wanted = "null" if kind is NoneType else f"a {kind.__name__}"
+
     def read(tree: Any) -> Any:
-        _demand(type(tree) is kind, tree, "null" if kind is NoneType else f"a {kind.__name__}")
+        _demand(type(tree) is kind, tree, wanted)
         return tree
 
     return read
@@ -155,8 +157,10 @@ def _number(kind: type[int] | type[float], bounds: Range) -> _Reader:
 
 
 def _one_of(values: Mapping[Any, Any]) -> _Reader:
+    wanted = f"one of {', '.join(values)}"
+
     def read(tree: Any) -> Any:
-        _demand(type(tree) is str and tree in values, tree, f"one of {', '.join(values)}")
+        _demand(type(tree) is str and tree in values, tree, wanted)
         return values[tree]
 
     return read
@@ -202,17 +206,17 @@ def _dataclass(kind: Any) -> _Reader:
     hints, defaults = get_type_hints(kind, include_extras=True), _defaults(kind)
     readers = {name: _reader(hints[name]) for name in defaults}
     required = {name for name, default in defaults.items() if default is MISSING}
-    names = ", ".join(readers)
+    wanted = f"{'a list of' if issubclass(kind, Row) else 'an object with'} {', '.join(readers)}"
 
     def of_object(tree: Any) -> Any:
         if issubclass(kind, Tolerant) and type(tree) is dict:
             tree = {name: item for name, item in cast(dict[Any, Any], tree).items() if name in readers}
-        _demand(type(tree) is dict and required <= tree.keys() <= readers.keys(), tree, f"an object with {names}")
+        _demand(type(tree) is dict and required <= tree.keys() <= readers.keys(), tree, wanted)
         parts = cast(dict[str, Any], tree)
         return _built(kind, **{name: _part(name, readers[name], item) for name, item in parts.items()})
 
     def of_row(tree: Any) -> Any:
-        _demand(type(tree) is list and len(tree) == len(readers), tree, f"a list of {names}")
+        _demand(type(tree) is list and len(tree) == len(readers), tree, wanted)
         return _built(kind, *[_part(name, reader, item) for (name, reader), item in zip(readers.items(), tree)])
 
     return of_row if issubclass(kind, Row) else of_object
