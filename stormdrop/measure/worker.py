@@ -46,12 +46,11 @@ from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.device.targets import device_for
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
-from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import BuildReply, BuildRequest, Inbox, frame
-from stormdrop.measure.workbench import Workbench, WrongOutput
+from stormdrop.measure.workbench import GpuWorkbench, Workbench, WrongOutput
 from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
@@ -287,9 +286,8 @@ def explain(error: Exception) -> Message:
 
 def start(request: Message) -> BuilderRole | RunnerRole:
     settings, target = decode(MeasureSettings, request["settings"]), target_from_json(request["target"])
-    role = (
-        RunnerRole(target, settings) if request["role"] == "runner" else BuilderRole(target, received(request["rules"]))
-    )
+    is_runner = request["role"] == "runner"
+    role = RunnerRole(target, settings) if is_runner else BuilderRole(target, received(request["rules"]))
     gc.collect()
     gc.freeze()
     # Memory held now, arenas and threads' stacks included, does not count.
