@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormdrop.base.codec import Amount, Count, Malformed, Range, Row, Size, decode, encode, text_of, tree_of
@@ -101,11 +101,13 @@ TREES = st.recursive(
 GOOD = Everything("x", b"code", (Pair(1, 2),), Derived((1, 2)), (3, "rows"))
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_a_value_survives_its_text(value: Everything) -> None:
     assert decode(Everything, tree_of(*text_of(encode(value)))) == value
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(Everything.__slots__)), TREES)
 def test_a_hostile_tree_raises_the_named_error_only(name: str, tree: Any) -> None:
     for hostile in (tree, encode(GOOD) | {name: tree}):
@@ -116,6 +118,7 @@ def test_a_hostile_tree_raises_the_named_error_only(name: str, tree: Any) -> Non
         assert decode(Everything, encode(value)) == value
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=4))
 def test_hostile_text_raises_the_named_error_only(text: bytes, blobs: bytes) -> None:
     with suppress(Malformed):
