@@ -193,6 +193,7 @@ class TuningLoop:
         choice and the proof follow after the seconds.
         """
         session = self._session(task, self._budget.trials, self._budget.seconds)
+        task.known = session.known  # candidates; the store's trials count a proved winner twice
         self._listen(self._start_event())
         stopped = self._search_alone(task, session)
         if stopped == "interrupted":
