@@ -35,6 +35,7 @@ from stormdrop.lower.program import (
 )
 from stormdrop.report import model_reports as report
 from stormdrop.tuning import events
+from tests.nets import public_names
 from tests.nets.catalogue import NETS
 from tests.nets.json_keys import COMMANDS, json_keys
 from tests.nets.models import networks, node_suite
@@ -298,3 +299,9 @@ def test_an_event_of_tuning_with_wrong_seconds_is_caught(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(events, "NewBest", slower)
     assert changed_entries("tuning", now()) == ["task NewBest: contents"]
+
+
+def test_a_public_option_with_another_default_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = public_names.heading
+    monkeypatch.setattr(public_names, "heading", lambda name: right(name).replace("winograd: bool = True", "winograd"))
+    assert changed_entries("public_names", public_names.signatures()) == ["compile", "tune"]
