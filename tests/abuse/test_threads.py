@@ -305,7 +305,8 @@ def test_a_model_outlives_its_files(tmp_path: Path) -> None:
 
 
 INTERRUPTED = """
-import sys, numpy as np, stormdrop as sd
+import signal, sys, numpy as np, stormdrop as sd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 from tests.support.abused_onnx import model, node, port
 w = np.ones((512, 512), np.float32)
 m = sd.compile(model([node("MatMul", "x w", "y")], [port("x", (512, 512))], "y", {"w": w}))
