@@ -42,9 +42,7 @@ LAYERS = (
     "api",
 )
 """Lowest first."""
-LAYER_OF = {
-    "__main__": "api",
-}
+LAYER_OF = {"__main__": "api"}
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {

@@ -109,18 +109,7 @@ def test_arrays_of_any_layout_and_origin_are_taken() -> None:
         random_x(1)[:5],
         random_x(1).astype(complex),
     ],
-    ids=[
-        "foreign",
-        "objects",
-        "texts",
-        "ragged",
-        "none",
-        "text",
-        "dict",
-        "records",
-        "short",
-        "complex",
-    ],
+    ids=["foreign", "objects", "texts", "ragged", "none", "text", "dict", "records", "short", "complex"],
 )
 def test_what_is_no_fitting_array_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(sd.UserError, match=r"input for x: f32\[32, 64\]"):
