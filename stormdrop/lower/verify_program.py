@@ -383,11 +383,11 @@ class _Verifier:
         has_dead_lanes: bool,
         index: Callable[[Mapping[Expr, Affine]], Expr],
         extent: int,
-        *what: object,
+        *subject: object,
     ) -> None:
         """Proves `0 <= index < extent` under the guards, in both elimination orders.
 
-        Raises BuildError, which names `what`: texts and what they are about, printed only then.
+        Raises BuildError if no order succeeds; only then are the parts of `subject` printed.
         """
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
@@ -395,7 +395,7 @@ class _Verifier:
             facts.assume(given)
             if self._is_inside(facts, given, index(places), extent):
                 return
-        _require(False, f"{' '.join(map(str, what))}: {index(places)} may leave 0 … {extent - 1}")
+        _require(False, f"{' '.join(map(str, subject))}: {index(places)} may leave 0 … {extent - 1}")
 
     def _is_inside(self, facts: Facts, given: Expr, index: Expr, extent: int) -> bool:
         """Returns whether `0 <= index < extent`, by cases over Select, min and max, which `given` may contain too."""
