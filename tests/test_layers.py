@@ -75,7 +75,7 @@ LATE: set[str] = {
     "stormdrop.device.targets",
     "stormdrop.ir.expr",
     "stormdrop.ir.tensor",
-    "stormdrop.measure.gpu_workbench",
+    "stormdrop.measure.workbench",
     "stormdrop.model.package",
     "stormdrop.pytorch",
     "stormdrop.report.model_reports",
