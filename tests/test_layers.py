@@ -76,7 +76,7 @@ LATE: set[str] = {
     "stormdrop.ir.expr",
     "stormdrop.ir.tensor",
     "stormdrop.measure.workbench",
-    "stormdrop.model.package",
+    "stormdrop.model.container",
     "stormdrop.pytorch",
     "stormdrop.report.model_reports",
     "stormdrop.report.watching",
