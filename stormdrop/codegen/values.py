@@ -28,6 +28,18 @@ def broadcast(w: Writer, v: SsaValue, lanes: int) -> SsaValue:
     return SsaValue(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
 
 
+def to_memory(w: Writer, x: SsaValue) -> str:
+    """Emits the form of a value in memory: a bool is a byte there and a bit in a register."""
+    return x.name if x.dtype != "bool" else w.op(f"zext {x} to {x.memory_type}")
+
+
+def from_memory(w: Writer, raw: str, dtype: Dtype, lanes: int) -> SsaValue:
+    if dtype != "bool":
+        return SsaValue(raw, dtype, lanes)
+    zero = "0" if lanes == 1 else "zeroinitializer"
+    return SsaValue(w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
+
+
 def together(w: Writer, *values: SsaValue) -> tuple[list[SsaValue], int]:
     lanes = max(v.lanes for v in values)
     return [broadcast(w, v, lanes) for v in values], lanes
@@ -172,7 +184,7 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
 
 
 def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
-    """Emits the same bits as another type of the same size; a bool is a byte in memory and one bit in a register."""
+    """Emits the same bits as another type of the same size; the bits of a bool are its byte in memory."""
     if dtype == "bool":
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
     how = "zext" if x.dtype == "bool" else "bitcast"
