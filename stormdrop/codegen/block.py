@@ -11,7 +11,6 @@ from stormdrop.ir.expr import ITEMSIZE, Combiner, Var
 from stormdrop.lower.program import Buffer, Combine, Threads
 
 MOST_UNROLLED_GROUPS = 8
-BARRIER = "nvvm.barrier.cta.sync.aligned.all"
 
 
 class BlockWriter:
@@ -59,7 +58,7 @@ class BlockWriter:
         w.variables = saved
 
     def barrier(self) -> None:
-        self.w.effect(BARRIER, ("i32", "0"))
+        self.w.effect("nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
 
     def commit(self) -> None:
         self.w.effect("nvvm.cp.async.commit.group")

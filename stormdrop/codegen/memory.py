@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
@@ -27,7 +27,7 @@ class Pages:
     The key is the value as an LLVM literal: 0.0 and -0.0 differ, all NaNs are equal.
     """
 
-    elements: dict[tuple[str, Dtype], int]
+    elements: dict[tuple[str, Dtype], int] = field(default_factory=dict[tuple[str, Dtype], int])
 
     def get(self, value: Scalar, dtype: Dtype, elements: int) -> str:
         key = (literal(value, dtype), dtype)
