@@ -74,12 +74,12 @@ class BlockWriter:
         """
         combiner = s.tile.stage.combiner
         assert combiner is not None
-        found = list(accs)
+        combined = list(accs)
         distance = s.shuffled // 2
         while distance:
-            found = [v.combine(self.w, combiner, a, self._from_neighbour(a, distance)) for a in found]
+            combined = [v.combine(self.w, combiner, a, self._from_neighbour(a, distance)) for a in combined]
             distance //= 2
-        return self._through_memory(s, combiner, found) if s.groups > 1 else found
+        return self._through_memory(s, combiner, combined) if s.groups > 1 else combined
 
     def _from_neighbour(self, x: SsaValue, distance: int) -> SsaValue:
         """Returns the value of the thread at `distance`: its number differs in a single bit."""
@@ -146,12 +146,12 @@ class BlockWriter:
             first = self._outside("urem", self.thread, s.distance)
         else:
             first = w.op(f"mul {index} {self._outside('udiv', self.thread, s.shuffled * s.groups)}, {s.groups}")
-        found = [load(first, k) for k in range(len(accs))]
+        combined = [load(first, k) for k in range(len(accs))]
         if s.groups <= MOST_UNROLLED_GROUPS:
             for g in range(1, s.groups):
                 slot = w.op(f"add {index} {first}, {g * s.distance}")
-                found = [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(found)]
-            return found
+                combined = [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(combined)]
+            return combined
         var = Var("group")
 
         def step(carried: Sequence[SsaValue], _: Loop) -> Sequence[SsaValue]:
@@ -159,4 +159,4 @@ class BlockWriter:
             slot = w.op(f"add {index} {first}, {away}")
             return [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(carried)]
 
-        return w.loop(var, "1", str(s.groups), 1, (1, s.groups - 1), False, found, step)
+        return w.loop(var, "1", str(s.groups), 1, (1, s.groups - 1), False, combined, step)

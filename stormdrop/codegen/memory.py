@@ -240,8 +240,8 @@ class MemoryWriter:
         address = self._selected(access, uniform, filler) if uniform else self.address(access)
         inside = self.lanes.condition(by_lane) if by_lane else None
         if inside is not None:
-            wanted = self.lanes.both(self.lanes.live(), inside)
-            some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (wanted.type, wanted.name))
+            read_lanes = self.lanes.both(self.lanes.live(), inside)
+            some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (read_lanes.type, read_lanes.name))
             address = w.op(f"select i1 {some}, ptr {address}, ptr {self.pages.get(filler, dtype, 1)}")
         raw = w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}")
         value = v.from_memory(w, raw, dtype, 1)

@@ -67,7 +67,7 @@ def outer_product_of(target: Target, op: str, operand: Dtype) -> OuterProduct:
     """Returns the outer product for `op`: "mul" of two numbers or "dot" of two pairs. Raises BuildError."""
     if op == "mul":
         return OUTER_PRODUCTS["fma" if target.has_fma else "mul-add"]
-    wanted = I16_DOT if operand == "i16x2" else BF16_DOT
-    if wanted not in target.microkernels:
-        raise BuildError(f"{target.name} has no dot products of {wanted.operand}, which the schedule asks for")
-    return OUTER_PRODUCTS[wanted.name]
+    kernel = I16_DOT if operand == "i16x2" else BF16_DOT
+    if kernel not in target.microkernels:
+        raise BuildError(f"{target.name} has no dot products of {kernel.operand}; tune a schedule for this target")
+    return OUTER_PRODUCTS[kernel.name]

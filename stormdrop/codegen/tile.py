@@ -74,8 +74,10 @@ class TileWriter:
             assert isinstance(memory, BlockMemoryWriter)
             assert matrix is not None
             if matrix.kernel not in self.target.microkernels:
-                told = "which the schedule asks for, are not the precision of the target"
-                raise BuildError(f"{self.stage.id}: products by {matrix.kernel.name}, {told}")
+                raise BuildError(
+                    f"{self.stage.id}: the schedule has products by {matrix.kernel.name}, which {self.target.name} "
+                    "lacks at its precision; compile for the precision at which the schedule was tuned"
+                )
             self.accs = MatrixWriter(self.w, self.at, memory).update(s, self.accs)
             return
         neutral = identity_of(self.stage.combiner, s.value.dtype)

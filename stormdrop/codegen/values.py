@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stormdrop.base.errors import BuildError
 from stormdrop.codegen import half_conversions as halves
 from stormdrop.codegen import routines, vecmath
@@ -26,6 +28,14 @@ def broadcast(w: Writer, v: SsaValue, lanes: int) -> SsaValue:
     type = vector_type(LLVM[v.dtype], lanes)
     one = w.op(f"insertelement {type} poison, {v}, i64 0")
     return SsaValue(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
+
+
+def joined(w: Writer, element: str, parts: Sequence[str]) -> str:
+    """Emits a vector of scalars of the LLVM type `element`."""
+    type, result = vector_type(element, len(parts)), "poison"
+    for i, part in enumerate(parts):
+        result = w.op(f"insertelement {type} {result}, {element} {part}, i64 {i}")
+    return result
 
 
 def to_memory(w: Writer, x: SsaValue) -> str:

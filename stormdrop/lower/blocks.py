@@ -211,12 +211,12 @@ class _Nest:
         def copied(number: Affine) -> list[Stmt]:
             self._reduce_block(whole_spans, number)
             context.spans[self.stage.id] = dict(self.spans)
-            found: list[Stmt] = []
+            statements: list[Stmt] = []
             for box in boxes:
                 spans = box.place(affine(binary("mod", number.expr(), depth)))
                 nest = _Nest(context, box.stage, spans, self.threads, box.sizes, is_asynchronous=True)
-                found += nest.statements()
-            return found
+                statements += nest.statements()
+            return statements
 
         context.known[first] = (0, depth - 2)
         filled = copied(affine(first))
@@ -300,14 +300,14 @@ class _Nest:
 
     def _alive(self, tile: RegisterTile) -> list[Expr]:
         """Returns the conditions under which this thread's tile lies inside the box of an attached stage."""
-        found: list[Expr] = []
+        conditions: list[Expr] = []
         for a, size in (self.box or {}).items():
             start = tile.base[a] + self.context.regions[self.stage.tensor].base[self.stage.place.index(a)].scaled(-1)
             room = Affine((), size - 1 - self._reach(tile, a)) + start.scaled(-1)
             known = bounds(room.expr(), self.context.known.get)
             if known is None or known[0] < 0:
-                found.append(compare("ge", room.expr(), 0))
-        return found
+                conditions.append(compare("ge", room.expr(), 0))
+        return conditions
 
     def _loops(self, tile: RegisterTile, crossing: Mapping[Axis, int]) -> list[ReduceLoop]:
         """Returns the reduce loops of a thread; along an axis divided among threads, the step is their number."""

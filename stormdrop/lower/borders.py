@@ -86,14 +86,14 @@ def without(e: Expr, holding: Set[Expr]) -> Expr:
 @memoised(4096)
 def borders(e: Expr) -> tuple[Select, ...]:
     """Returns the Selects on an index condition, except Selects inside the index of a load."""
-    found: dict[Expr, None] = {}
+    seen: dict[Expr, None] = {}
     stack = [e]
     while stack:
         node = stack.pop()
-        if node not in found and not isinstance(node, Load):
-            found[node] = None
+        if node not in seen and not isinstance(node, Load):
+            seen[node] = None
             stack.extend(reversed(children(node)))
-    return tuple(n for n in found if isinstance(n, Select) and index_condition(n.condition))
+    return tuple(n for n in seen if isinstance(n, Select) and index_condition(n.condition))
 
 
 # ---- narrowed loops --------------------------------------------------------------------------------------------------

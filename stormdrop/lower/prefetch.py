@@ -44,8 +44,8 @@ def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program
                 return replace(s, then=body(s.then, loops), orelse=body(s.orelse, loops))
             case ReduceLoop(body=(Update() as update,)):
                 accesses = [a for a in update.reads.values() if _is_packed(a, s, least_bytes)]
-                found = [_prefetch(access, loops) for access in accesses]
-                return replace(s, prefetches=tuple(p for p in found if p is not None))
+                prefetches = [p for access in accesses if (p := _prefetch(access, loops)) is not None]
+                return replace(s, prefetches=tuple(prefetches))
             case ReduceLoop():
                 return replace(s, body=body(s.body, loops))
             case _:
