@@ -201,26 +201,19 @@ class MemoryWriter:
             uniform = []
         dtype, n = access.buffer.dtype, self.at.lanes
         type, item = vector_type(MEMORY[dtype], n), ITEMSIZE[dtype]
-        fill = splat(filler, dtype, n) if dtype != "bool" else f"splat (i8 {int(filler)})"
+        if access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
+            return v.from_memory(self.w, self._transposed(access), dtype, n)
         if access.spread is Spread.CONTIGUOUS:
             address = self._selected(access, uniform, filler) if uniform else self.address(access)
             if mask is None:
-                raw = self.w.op(f"load {type}, ptr {address}, align {item}")
-            else:
-                raw = self._masked_load(f"load.{_suffix(dtype, n)}.p0", type, ("ptr", address), item, mask, fill)
-        elif access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
-            raw = self._transposed(access)
+                return v.from_memory(self.w, self.w.op(f"load {type}, ptr {address}, align {item}"), dtype, n)
+            name, place = f"load.{_suffix(dtype, n)}.p0", ("ptr", address)
         else:
-            addresses = vector_type("ptr", n), self._addresses(access)
-            bits = mask or SsaValue(splat(True, "bool", n), "bool", n)
-            raw = self._masked_load(f"gather.{_suffix(dtype, n)}.v{n}p0", type, addresses, item, bits, fill)
-        return v.from_memory(self.w, raw, dtype, n)
-
-    def _masked_load(
-        self, name: str, type: str, address: tuple[str, str], align: int, mask: SsaValue, fill: str
-    ) -> str:
-        args = (address, ("i32", str(align)), (mask.type, mask.name), (type, fill))
-        return self.w.intrinsic(f"masked.{name}", type, *args)
+            name, place = f"gather.{_suffix(dtype, n)}.v{n}p0", (vector_type("ptr", n), self._addresses(access))
+            mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
+        fill = splat(filler, dtype, n) if dtype != "bool" else f"splat (i8 {int(filler)})"
+        args = (place, ("i32", str(item)), (mask.type, mask.name), (type, fill))
+        return v.from_memory(self.w, self.w.intrinsic(f"masked.{name}", type, *args), dtype, n)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
         """Returns two adjacent elements that all lanes share, in a single load; None for any other pair."""
