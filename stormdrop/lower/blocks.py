@@ -311,21 +311,19 @@ class _Nest:
 
     def _loops(self, tile: RegisterTile, crossing: Mapping[Axis, int]) -> list[ReduceLoop]:
         """Returns the reduce loops of a thread; along an axis divided among threads, the step is their number."""
-        stage, tiling, loops = self.stage, self.context.tilings[self.stage.id], list[ReduceLoop]()
-        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
+        tiling, loops = self.context.tilings[self.stage.id], list[ReduceLoop]()
+        for a in self.stage.reduce_axes:
             span, step = self.spans[a], crossing.get(a, 1)
-            high, longest = span.length, span.longest
+            loop = reduce_loop(tile, tiling, a, span, step, can_peel=step == 1)
             if step > 1:
+                longest = -(-span.longest // step) * step
                 thread = tile.base[a] + span.base.scaled(-1)
-                longest = -(-longest // step) * step
-                rounded = thread.scaled(-1).shifted(step - 1) + Affine(
-                    ((high, 1),) if not isinstance(high, Const) else ()
-                )
-                rounded = rounded.shifted(int(high.value) if isinstance(high, Const) else 0)
+                rounded = affine(span.length) + thread.scaled(-1).shifted(step - 1)
                 high = binary("mul", binary("floordiv", rounded.expr(), step), step)
                 if span.is_fixed and span.longest % step == 0:
                     high = Const(longest, "i64")
-            loops.append(reduce_loop(tile, tiling, a, left, high, longest, step, step == 1 and span.is_fixed))
+                loop = replace(loop, high=high, longest=longest)
+            loops.append(loop)
         return loops
 
     def _reduction(

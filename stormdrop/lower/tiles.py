@@ -70,12 +70,10 @@ class TileSite:
 
     def _loops(self, tile: RegisterTile) -> list[ReduceLoop]:
         """Returns the reduce loops over their whole spans, before narrowing and still without bodies."""
-        stage, tiling, loops = self.stage, self.tiling, list[ReduceLoop]()
-        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
-            span = self.spans[a]
-            step = tiling.lanes * tiling.vectors if a is stage.vector else 1
-            can_write_out = a is not stage.vector and span.is_fixed
-            loops.append(reduce_loop(tile, tiling, a, left, span.length, span.longest, step, can_write_out))
+        loops: list[ReduceLoop] = []
+        for a in self.stage.reduce_axes:
+            step = self.tiling.lanes * self.tiling.vectors if a is self.stage.vector else 1
+            loops.append(reduce_loop(tile, self.tiling, a, self.spans[a], step, can_peel=a is not self.stage.vector))
         return loops
 
     def _bodies(self, tile: RegisterTile) -> tuple[Stmt, ...]:
@@ -123,23 +121,16 @@ class TileSite:
         return replace(access_of(region, load.tensor, load.indices, tile.base), masked=has_tail and not is_padded)
 
 
-def reduce_loop(
-    tile: RegisterTile,
-    tiling: Tiling,
-    axis: Axis,
-    loops_inside: int,
-    high: Expr,
-    longest: int,
-    step: int,
-    can_write_out: bool,
-) -> ReduceLoop:
+def reduce_loop(tile: RegisterTile, tiling: Tiling, axis: Axis, span: Span, step: int, can_peel: bool) -> ReduceLoop:
     """Returns the loop over a reduce axis, still without a body. Its range may be narrowed later."""
     stage = tile.stage
     var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_r")
-    is_peeled = bool(tiling.peel) and loops_inside == 1 and can_write_out and longest <= MOST_WRITTEN_OUT
-    written = is_peeled or (axis in stage.unrolled and loops_inside > 0)
-    unroll = 1 if loops_inside else int(tiling.unroll)
-    return ReduceLoop(tile, axis, var, Const(0, "i64"), high, longest, step, unroll, written, False, ())
+    inside = len(stage.reduce_axes) - 1 - stage.reduce_axes.index(axis)
+    is_short = span.is_fixed and span.longest <= MOST_WRITTEN_OUT
+    written = (bool(tiling.peel) and inside == 1 and can_peel and is_short) or (axis in stage.unrolled and inside > 0)
+    unroll = 1 if inside else int(tiling.unroll)
+    zero = Const(0, "i64")
+    return ReduceLoop(tile, axis, var, zero, span.length, span.longest, step, unroll, written, False, ())
 
 
 def nested(loops: Sequence[ReduceLoop], update: Update) -> Stmt:
