@@ -3,8 +3,12 @@
 Each kind has its own file; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
+from typing import Any, Self
+
+from stormdrop.base.errors import UserError
 
 ALIGN_BYTES = 64
 """The alignment of buffers: a cache line of all targets, and their widest vector."""
@@ -25,10 +29,31 @@ class Temperature(Enum):
     WARM = "warm"
     COLD = "cold"
 
-    @staticmethod
-    def of(weights_bytes: int, cache_bytes: int) -> "Temperature":
-        """Returns the temperature of a model's weights: cold if they leave the last cache between two runs."""
-        return Temperature.COLD if weights_bytes > cache_bytes else Temperature.WARM
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The temperature of a target, of any kind."""
+
+    temperature: Temperature = field(default=Temperature.WARM, kw_only=True)
+
+    @property
+    def is_cold(self) -> bool:
+        return self.temperature is Temperature.COLD
+
+    @property
+    def last_cache_bytes(self) -> int:
+        """The size of the last cache."""
+        raise NotImplementedError
+
+    def with_weights(self, weights_bytes: int) -> Self:
+        """Returns the target at the temperature of a model: cold if its weights leave the last cache between runs."""
+        return self.with_cold_weights(weights_bytes > self.last_cache_bytes)
+
+    def with_cold_weights(self, cold: bool | None) -> Self:
+        """Returns the target at the cold or the warm temperature; None keeps its own."""
+        if cold is None or cold == self.is_cold:
+            return self
+        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +69,26 @@ class Surroundings:
     def touched_bytes(self) -> int:
         """The bytes read or written between two runs of a kernel."""
         return self.constant_bytes + self.arena_bytes
+
+
+def field_value(name: str, value: Any, kind: Any) -> Any:
+    """Returns a field's JSON value; a whole number is accepted as a float. Numbers must be positive.
+
+    Raises UserError.
+    """
+    is_kind = type(value) is kind or (kind is float and type(value) is int)
+    if not is_kind or (isinstance(value, (int, float)) and kind is not bool and not 0 < value < 2**63):
+        raise UserError(f"not a target: {name} is {value!r:.60}, not a good {kind.__name__}")
+    return kind(value)
+
+
+def checked_fields(kind: Any, data: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the fields of a dataclass of positive numbers and strings, read from JSON of any version.
+
+    Unknown fields are ignored. Missing fields are left out if they have a default. Raises UserError for other JSON.
+    """
+    return {
+        f.name: field_value(f.name, data.get(f.name), f.type)
+        for f in fields(kind)
+        if f.name not in but and (f.name in data or f.default is MISSING)
+    }

@@ -7,14 +7,14 @@ Invariant: code for a target runs on every GPU of its architecture, with any num
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target import Temperature
+from stormdrop.target import Machine, Temperature, checked_fields, field_value
 from stormdrop.target.microkernels import MATRIX_KERNELS, MULTIPLY_ADD, PRECISIONS, Microkernel, Precision
-from stormdrop.target.structures import GPU_STRUCTURES, TilingStructures
+from stormdrop.target.structures import GPU_STRUCTURES
 
 WARP = 32
 """Threads that execute one instruction together, on every NVIDIA GPU."""
@@ -39,9 +39,7 @@ class GpuCoefficients:
     unstaged_factor: float = 4.0  # the cost factor of operands of a tile that every thread loads from the L1; h200
     sector_bytes: float = 32.0  # nominal: the traffic of a request per cache line it touches
     function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
-    turn_instructions: float = (
-        24.0  # the cost of a turn of an unrolled loop: control, and loads that do not overlap; h200
-    )
+    turn_instructions: float = 24.0  # of a turn of an unrolled loop: control, and loads that do not overlap; h200
     division_instructions: float = 10.0  # counted
     rounding_instructions: float = 7.0  # of an f32 to a half; counted
     index_instructions: float = 6.0  # of each tile that a thread stores; counted
@@ -73,7 +71,7 @@ GPU_COEFFICIENTS = GpuCoefficients(version=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Machine):
     """One GPU as code generation, the estimate and the tuning records see it.
 
     Limits are CUDA's. `l2_gbs` and `dram_gbs` are for all multiprocessors together.
@@ -100,7 +98,6 @@ class Gpu:
     """bf16 multiply-adds that one multiprocessor's matrix units make in a cycle, by mma.sync; of tf32 half as many."""
     precision: Precision = "f32"
     """The precision of the factors of f32 products and convolutions; sums are always f32."""
-    temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
     ordinal: int = 0
     """CUDA's number of the machine's GPU that runs the code; not part of the target's identity."""
@@ -112,50 +109,35 @@ class Gpu:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Gpu":
-        """Returns the target of its JSON of any version, the inverse of `to_json`.
-
-        Unknown fields are ignored, missing fields have their default. Raises UserError if a field without a default is
-        missing, or if a value is invalid.
-        """
-        cold = data.get("cold", False)
-        if type(cold) is not bool:
-            raise UserError("not a target: cold is neither true nor false")
+        """Returns the target of its JSON of any version, the inverse of `to_json`. Raises UserError for other JSON."""
+        cold = field_value("cold", data.get("cold", False), bool)
         ordinal = data.get("ordinal", 0)
         if type(ordinal) is not int or not 0 <= ordinal < 1024:
             raise UserError(f"not a target: ordinal is {ordinal!r:.60}, not the number of a GPU")
         precision = data.get("precision", "f32")
         if precision not in PRECISIONS:
             raise UserError(f"not a target: unknown precision {precision!r:.60}")
-        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal", "precision"})
+        values = checked_fields(cls, data, {"temperature", "coefficients", "ordinal", "precision"})
         given = data.get("coefficients", asdict(GPU_COEFFICIENTS))
         if not isinstance(given, Mapping):
             raise UserError("not a target: its coefficients are no JSON object")
         if values["architecture"] not in ARCHITECTURES:
             raise UserError(f"not a target: unknown architecture {values['architecture']!r:.60}")
         temperature = Temperature.COLD if cold else Temperature.WARM
-        coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
+        coefficients = GpuCoefficients(**checked_fields(GpuCoefficients, given))
         return cls(**values, precision=precision, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
 
     # The interface that all kinds of target share
 
-    @property
-    def is_cold(self) -> bool:
-        return self.temperature is Temperature.COLD
-
-    def with_weights(self, weights_bytes: int) -> "Gpu":
-        """Returns the target at the temperature of a model with so many bytes of weights."""
-        return self.with_cold_weights(Temperature.of(weights_bytes, self.l3_bytes) is Temperature.COLD)
-
-    def with_cold_weights(self, cold: bool | None) -> "Gpu":
-        """Returns the GPU at the cold or the warm temperature; None keeps its own."""
-        if cold is None or cold == self.is_cold:
-            return self
-        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
-
-    @property
-    def structures(self) -> TilingStructures:
-        """The loop levels that a stage may have on this kind of machine."""
-        return GPU_STRUCTURES
+    structures = GPU_STRUCTURES
+    """The loop levels that a stage may have on this kind of machine."""
+    vector_bytes = 16
+    """The widest access of a thread."""
+    has_fma = has_f16 = True
+    triple, features, function_attributes = GPU_TRIPLE, "+ptx80", ""
+    """Facts that LLVM needs."""
+    reach_bytes = 1 << 23
+    """The largest offset of an address from its pointer that needs no instruction of its own: 24 bits."""
 
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
@@ -170,23 +152,9 @@ class Gpu:
 
     def with_precision(self, precision: str) -> "Gpu":
         """Returns the same GPU at a precision. Raises UserError for an unknown precision."""
-        for known in PRECISIONS:
-            if known == precision:
-                return replace(self, precision=known)
-        raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
-
-    @property
-    def vector_bytes(self) -> int:
-        """The widest access of a thread."""
-        return 16
-
-    @property
-    def has_fma(self) -> bool:
-        return True
-
-    @property
-    def has_f16(self) -> bool:
-        return True
+        if precision not in PRECISIONS:
+            raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
+        return replace(self, precision=precision)
 
     @property
     def threads(self) -> int:
@@ -207,9 +175,10 @@ class Gpu:
         return self.architecture
 
     @property
-    def l3_bytes(self) -> int:
-        """The size of the last cache, under its name on CPUs."""
+    def last_cache_bytes(self) -> int:
         return self.l2_bytes
+
+    l3_bytes = last_cache_bytes  # under its name on CPUs
 
     @property
     def l3_gbs(self) -> float:
@@ -229,29 +198,10 @@ class Gpu:
         """The peak of all multiprocessors in f32."""
         return 2.0 * self.fma_lanes * self.multiprocessors * self.clock_ghz
 
-    # Facts that LLVM needs
-
-    @property
-    def triple(self) -> str:
-        return GPU_TRIPLE
-
     @property
     def cpu(self) -> str:
         """LLVM's name of the processor."""
         return self.architecture
-
-    @property
-    def features(self) -> str:
-        return "+ptx80"
-
-    @property
-    def function_attributes(self) -> str:
-        return ""
-
-    @property
-    def reach_bytes(self) -> int:
-        """The largest offset of an address from its pointer that needs no instruction of its own: 24 bits."""
-        return 1 << 23
 
     def __str__(self) -> str:
         return (
@@ -260,37 +210,10 @@ class Gpu:
         )
 
 
-def _values_of(kind: Any, data: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
-    """Returns the fields of a dataclass of positive numbers and strings, read from JSON."""
-    values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name in but or (field.name not in data and field.default is not MISSING):
-            continue
-        value, type_ = data.get(field.name), field.type
-        is_kind = type(value) is type_ or (type_ is float and type(value) is int)
-        if not is_kind or (isinstance(value, (int, float)) and not 0 < value < 2**63):
-            raise UserError(
-                f"not a target: {field.name} is {value!r:.60}, not a good {getattr(type_, '__name__', type_)}"
-            )
-        values[field.name] = float(value) if isinstance(value, int) and type_ is float else value
-    return values
-
-
-def _gpu(
-    name: str,
-    architecture: str,
-    multiprocessors: int,
-    threads: int,
-    blocks: int,
-    shared_kib: tuple[int, int],
-    l2_mib: int,
-    clock_ghz: float,
-    fma_lanes: int,
-    l2_gbs: float,
-    dram_gbs: float,
-    matrix_products: float,
-) -> Gpu:
-    """Returns a GPU; `shared_kib` is the shared memory of a block, and of a multiprocessor."""
+def _gpu(name: str, architecture: str, *numbers: float) -> Gpu:
+    """Returns a GPU; `numbers` are a row of the table below, with sizes in KiB and MiB."""
+    multiprocessors, threads, blocks, block_kib, multiprocessor_kib, l2_mib = map(int, numbers[:6])
+    clock_ghz, fma_lanes, l2_gbs, dram_gbs, matrix_products = numbers[6:]
     return Gpu(
         name=name,
         architecture=architecture,
@@ -300,11 +223,11 @@ def _gpu(
         blocks_per_multiprocessor=blocks,
         registers_per_thread=255,
         registers_per_multiprocessor=65536,
-        shared_bytes_per_block=shared_kib[0] << 10,
-        shared_bytes_per_multiprocessor=shared_kib[1] << 10,
+        shared_bytes_per_block=block_kib << 10,
+        shared_bytes_per_multiprocessor=multiprocessor_kib << 10,
         l2_bytes=l2_mib << 20,
         clock_ghz=clock_ghz,
-        fma_lanes=fma_lanes,
+        fma_lanes=int(fma_lanes),
         l2_gbs=l2_gbs,
         dram_gbs=dram_gbs,
         matrix_products=matrix_products,
@@ -314,10 +237,10 @@ def _gpu(
 ARCHITECTURES: dict[str, Gpu] = {
     g.architecture: g
     for g in (
-        _gpu("A100", "sm_80", 108, 2048, 32, (163, 164), 40, 1.41, 64, 4000.0, 1555.0, 870.0),
-        _gpu("RTX 3080", "sm_86", 68, 1536, 16, (99, 100), 5, 1.71, 128, 1800.0, 760.0, 256.0),
-        _gpu("RTX 4090", "sm_89", 128, 1536, 24, (99, 100), 72, 2.52, 128, 5000.0, 1008.0, 512.0),
-        _gpu("H200", "sm_90", 132, 2048, 32, (227, 228), 50, 1.83, 128, 5500.0, 4000.0, 1230.0),
+        _gpu("A100", "sm_80", 108, 2048, 32, 163, 164, 40, 1.41, 64, 4000.0, 1555.0, 870.0),
+        _gpu("RTX 3080", "sm_86", 68, 1536, 16, 99, 100, 5, 1.71, 128, 1800.0, 760.0, 256.0),
+        _gpu("RTX 4090", "sm_89", 128, 1536, 24, 99, 100, 72, 2.52, 128, 5000.0, 1008.0, 512.0),
+        _gpu("H200", "sm_90", 132, 2048, 32, 227, 228, 50, 1.83, 128, 5500.0, 4000.0, 1230.0),
     )
 }
 """The named default of every architecture that code is generated for."""
