@@ -49,10 +49,7 @@ def verify_compute(name: str, c: Compute) -> None:
 
 
 def _half_computed_with(node: Expr) -> Dtype | None:
-    """Returns the half type in which a node computes.
-
-    Returns None if the node only moves, selects or converts halves to and from f32.
-    """
+    """Returns the half type in which a node computes; None if it only moves, selects or converts to and from f32."""
     match node:
         case Call(fn) if fn in expr.BITS_AS:
             return None
