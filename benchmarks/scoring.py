@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from stormdrop.operators.catalogue import build  # noqa: E402
-from stormdrop.space.cpu_features import FEATURES  # noqa: E402
+from stormdrop.space.cpu_judge import FEATURES  # noqa: E402
 from stormdrop.space.default import ranked  # noqa: E402
 from stormdrop.space.sketch import Sketch, sketches  # noqa: E402
 from stormdrop.target.cpu import cross  # noqa: E402
