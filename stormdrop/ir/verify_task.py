@@ -69,8 +69,7 @@ Guard = tuple[Expr, bool]  # a condition on indices, and whether it holds
 def _verify_indices(name: str, body: Expr) -> None:
     """Requires that every read lies inside its tensor under the index conditions around it.
 
-    A condition on data is no protection: both sides of such a selection are computed. An index made of data is not
-    judged here.
+    A condition on data guards nothing: both sides are computed. An index made of data is not judged here.
     """
     for load, guards in _reads(body, (), set()):
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):

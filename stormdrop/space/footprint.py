@@ -105,10 +105,7 @@ class StageCost:
         coefficients: CpuCoefficients,
         folds_broadcasts: bool = True,
     ) -> None:
-        """`executions` counts the runs of the nest, 1 for a root stage.
-
-        The last operand is the store. `folds_broadcasts`: a multiply-add broadcasts an element of memory to all lanes.
-        """
+        """`executions` counts the runs of the nest, 1 for a root stage. The last operand is the store."""
         self.tiling, self.executions, self.operands = tiling, executions, operands
         self.stage, self._coefficients = tiling.stage, coefficients
         k = coefficients
@@ -138,10 +135,7 @@ class StageCost:
             self.loads = self.loads + self._load_slots(o)
 
     def _load_slots(self, o: Operand) -> Num:
-        """Returns the load slots of one operand in one step. A contiguous vector load is one slot.
-
-        Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
-        """
+        """Returns the load slots of one operand in one step: one for a contiguous vector; windows share loads."""
         stage, tiling, coefficients = self.stage, self.tiling, self._coefficients
         count: Num = 1
         for a in stage.axes:
@@ -297,11 +291,10 @@ class StageCost:
         ]
 
     def fetched(self, threads: int, local: Collection[Tensor]) -> tuple[Num, Num]:
-        """Returns the bytes that all threads together fetch into their private caches. The first number counts
-        constants, the second tensors that every run writes anew, usually on another core.
+        """Returns the bytes that all threads fetch into their private caches: of constants, and of tensors that every
+        run writes anew, usually on another core. `local` holds the tensors that a unit computes itself.
 
         A thread executes consecutive units of the parallel loop. A box that several of its units share is fetched once.
-        `local` holds the tensors that a unit computes itself, without a fetch.
         """
         constant: Num = 0
         written: Num = 0
@@ -330,10 +323,9 @@ class StageCost:
         return constant, written
 
     def traffic(self, moved: list[Num], capacity: float) -> Num:
-        """Returns the bytes moved into a cache of `capacity` bytes.
+        """Returns the bytes moved into a cache of `capacity` bytes; none for a stage that fits as a whole.
 
-        Each box inside the outermost loop with boxes that fit together is loaded once. A stage that fits as a whole is
-        resident: no traffic. `moved` holds bytes by loop (`moved_bytes`), of one operand or summed.
+        Each box inside the outermost loop with boxes that fit together is loaded once. `moved` holds bytes by loop.
         """
         best, totals = moved[0], self.boxes.totals
         for p in range(1, len(self.boxes.loops)):

@@ -105,9 +105,7 @@ class Neighbourhood:
         )
 
     def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
-        """Returns ((points, moves), rows): the row after every move of every point, and the point and the move of each
-        row. Unchanged rows are left out.
-        """
+        """Returns ((points, moves), rows): each changed row after a move of a point, with its point and its move."""
         here = points.astype(np.float64)
         n = len(self.knob)
         table = np.arange(len(self.counts))

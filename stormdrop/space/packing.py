@@ -150,8 +150,7 @@ def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
     writer = s.writer(source)
     if writer is not None and writer.host is not None:
         return [ComputeAt.UNIT]
-    inside = [ComputeAt.UNIT, ComputeAt.REDUCE_BLOCK]
-    return [*inside, ComputeAt.PHASE] if stage.host is None else inside
+    return [ComputeAt.UNIT, ComputeAt.REDUCE_BLOCK, *((ComputeAt.PHASE,) if stage.host is None else ())]
 
 
 def with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new: tuple[Stage, Stage]) -> Structure:

@@ -68,10 +68,10 @@ class MatrixTile:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
+    """A loop nest.
 
     A *root* stage has a phase of its own. An *attached* stage runs inside the loops of a root stage, its `host`. A
-    *copy* is a stage that packs an operand of another stage, its `reader`.
+    *copy* packs an operand of another stage, its `reader`.
     """
 
     id: str
@@ -79,7 +79,7 @@ class Stage:
     reduce_axes: tuple[Axis, ...]  # in loop order, outermost first
     combiner: Combiner | None
     body: Expr  # the reduced expression; without a combiner, equal to finish
-    finish: Expr
+    finish: Expr  # the epilogue, which reads the reduction's result as a load of acc
     acc: Tensor  # the reduction's result, held in the accumulators
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
@@ -139,10 +139,8 @@ _CONTENT = attrgetter(*(field.name for field in fields(Stage) if field.name != "
 
 @dataclass(frozen=True, slots=True)
 class OpenSplit:
-    """An rfactor with the knob `parts` as its number of parts: extents depend on the knob.
-
-    Replaying the derivation with the number of parts appended to the arguments of step `step` gives the structure at a
-    point.
+    """An rfactor with the knob `parts` as its number of parts. Replaying the derivation with the number appended to the
+    arguments of step `step` gives the structure at a point.
     """
 
     step: int  # index into Structure.steps
