@@ -51,17 +51,17 @@ phase.
 
 
 def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Returns the members of `MEANS` to use: those that `STORMDROP_GROUPS` names, else `USUAL`.
+    """Returns the members of `MEANS` to use: the members that `STORMDROP_GROUPS` names, by default all.
 
     Raises UserError for unknown names.
     """
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
         return frozenset(() if text else MEANS)
-    found = frozenset(part.strip() for part in text.split(","))
-    if not found <= set(MEANS):
+    means = frozenset(part.strip() for part in text.split(","))
+    if not means <= set(MEANS):
         raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes none, or some of {', '.join(MEANS)}")
-    return found
+    return means
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,27 +4,15 @@ estimates of its time on one thread and on all threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from stormdrop.ir.strict import LARGEST, SIZE, Nullable
+from stormdrop.base.codec import Amount
 from stormdrop.lower.program import Program
-from stormdrop.lower.touches import ANYWHERE, Columns, PhaseTouches, Touch, touches_of
+from stormdrop.lower.touches import PhaseTouches, touches_of
 from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
 from stormdrop.space.judge import arithmetic_seconds
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.target.cpu import Cpu
-
-_PLACE = range(ANYWHERE[0], LARGEST + 1)
-SUMMARY_FORM = {
-    "seconds": float,
-    "alone": float,
-    "loops": [SIZE],
-    "touches": [(SIZE, bool, _PLACE, _PLACE, [_PLACE], Nullable((SIZE, SIZE, range(1, LARGEST + 1))))],
-}
-"""The form of `PhaseSummary.to_json`, which `strict.conform` checks."""
-
 
 LONG_BARRIERS = 10
 """A kernel of one phase is *long* if its arithmetic takes one thread more time than so many barriers. A long phase is
@@ -38,25 +26,9 @@ class PhaseSummary:
     estimated seconds on one thread. For long phases (`LONG_BARRIERS`) both are lower bounds.
     """
 
-    seconds: float
-    alone: float
+    seconds: Amount
+    alone: Amount
     memory: PhaseTouches
-
-    def to_json(self) -> dict[str, object]:
-        touches = [
-            [t.slot, t.is_written, t.low, t.high, list(t.strides), list(astuple(t.columns)) if t.columns else None]
-            for t in self.memory.touches
-        ]
-        return {"seconds": self.seconds, "alone": self.alone, "loops": list(self.memory.loops), "touches": touches}
-
-    @staticmethod
-    def from_json(tree: Mapping[str, Any]) -> PhaseSummary:
-        """Parses a tree of `to_json` that conforms to `SUMMARY_FORM`."""
-        touches = tuple(
-            Touch(slot, is_written, low, high, tuple(strides), columns and Columns(*columns))
-            for slot, is_written, low, high, strides, columns in tree["touches"]
-        )
-        return PhaseSummary(float(tree["seconds"]), float(tree["alone"]), PhaseTouches(tuple(tree["loops"]), touches))
 
 
 def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -> tuple[PhaseSummary, ...]:

@@ -22,33 +22,31 @@ from stormdrop.target import ALIGN_BYTES
 Array = NDArray[Any]
 
 
-class Described(Protocol):
-    """The required properties of an array; its repr names it in messages."""
+class Typed(Protocol):
+    """The shape and type of an array."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> Dtype: ...
+
+
+class Described(Typed, Protocol):
+    """The required properties of an array; its repr names it in messages."""
+
     @property
     def nbytes(self) -> int: ...
 
 
-class NamedArray(Described, Protocol):
-    """An array that is an input or output of something."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class Wanted(Protocol):
+class Wanted(Typed, Protocol):
     """A port of a model, or a value of a graph."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> Dtype: ...
+
+
+class NamedArray(Described, Wanted, Protocol):
+    """An array that is an input or output of something."""
 
 
 _DTYPES = {name: np.dtype(kind) for name, kind in NUMPY.items()}

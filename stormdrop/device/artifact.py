@@ -6,22 +6,11 @@ An artifact is plain data without addresses: it can be sent to another process o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.codec import Range, Row, Size
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.ir.strict import DTYPE, SIZE, Optional, conform
 from stormdrop.target.scope import Scope
-
-_SCOPES = frozenset(scope.value for scope in Scope if scope is not Scope.SCRATCH)
-ARTIFACT_FORM = {
-    "scratch_bytes": SIZE,
-    "extents": [SIZE],
-    "prepare_extents": [SIZE],
-    "slots": [(str, DTYPE, _SCOPES, SIZE, bool)],
-    "launches": Optional([(range(1, 1 << 31), range(1, 1025), range(1 << 20))]),
-}
-"""Of `Artifact.to_json`, for `strict.conform`."""
 
 SLACK_BYTES = 512
 """Padding after packed constants and workspace, where a whole vector may be read past the end; between the scratch of
@@ -29,7 +18,7 @@ two threads it prevents false sharing."""
 
 
 @dataclass(frozen=True, slots=True)
-class BufferSpec:
+class BufferSpec(Row):
     """One entry of the pointer table.
 
     A constant, packed or not, that is not `resident` is read only by the load-time phases.
@@ -38,7 +27,7 @@ class BufferSpec:
     name: str
     dtype: Dtype
     scope: Scope
-    elements: int
+    elements: Size
     resident: bool = True
 
     @property
@@ -55,12 +44,12 @@ class BufferSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Row):
     """How a GPU runs one phase: a one-dimensional grid of one-dimensional blocks, and each block's shared memory."""
 
-    blocks: int
-    threads: int
-    shared_bytes: int
+    blocks: Annotated[int, Range(1, (1 << 31) - 1)]
+    threads: Annotated[int, Range(1, 1024)]
+    shared_bytes: Annotated[int, Range(0, (1 << 20) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +69,12 @@ class Artifact:
 
     code: bytes
     buffers: tuple[BufferSpec, ...]
-    extents: tuple[int, ...]
-    prepare_extents: tuple[int, ...] = ()
-    scratch_bytes: int = 0
+    extents: tuple[Size, ...]
+    prepare_extents: tuple[Size, ...] = ()
+    scratch_bytes: Size = 0
     launches: tuple[Launch, ...] = ()
     prepare_code: bytes = b""
 
-    def to_json(self) -> dict[str, object]:
-        """Everything but the code, as JSON values; `launches` only where there are some, so a CPU's have the form that
-        they always had.
-        """
-        launches = [[launch.blocks, launch.threads, launch.shared_bytes] for launch in self.launches]
-        return {
-            "scratch_bytes": self.scratch_bytes,
-            "extents": list(self.extents),
-            "prepare_extents": list(self.prepare_extents),
-            "slots": [[b.name, b.dtype, b.scope.value, b.elements, b.resident] for b in self.buffers],
-            **({"launches": launches} if launches else {}),
-        }
-
-    @staticmethod
-    def from_json(tree: dict[str, Any], code: bytes, prepare_code: bytes = b"") -> Artifact:
-        """The inverse of `to_json`, for a tree that conforms to `ARTIFACT_FORM`. Raises ValueError."""
-        buffers = tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"])
-        extents, prepare_extents = tuple(tree["extents"]), tuple(tree["prepare_extents"])
-        launches = tuple(Launch(*launch) for launch in tree.get("launches", ()))
-        if launches and len(launches) != len(extents):
-            raise ValueError(f"{len(launches)} launches for {len(extents)} phases")
-        return Artifact(code, buffers, extents, prepare_extents, tree["scratch_bytes"], launches, prepare_code)
-
-    def to_message(self) -> dict[str, object]:
-        """Plain values for another process (`measure.wire`); the code stays bytes."""
-        prepare = {"prepare_code": self.prepare_code} if self.prepare_code else {}
-        return {"code": self.code, **prepare, **self.to_json()}
-
-    @staticmethod
-    def from_message(data: Any) -> Artifact:
-        """The inverse of `to_message`. Raises UserError."""
-        try:
-            conform(data, {"code": bytes, "prepare_code": Optional(bytes), **ARTIFACT_FORM}, "artifact")
-            return Artifact.from_json(data, data["code"], data.get("prepare_code", b""))
-        except ValueError as error:
-            raise UserError(f"not an artifact: {error}") from error
+    def __post_init__(self) -> None:
+        if self.launches and len(self.launches) != len(self.extents):
+            raise ValueError(f"{len(self.launches)} launches for {len(self.extents)} phases; each phase needs one")

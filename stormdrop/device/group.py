@@ -13,35 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from stormdrop.ir.strict import LARGEST, SIZE
-
-GROUP_FORM = (range(1, LARGEST + 1), [(SIZE, SIZE)])
-"""The form of `Group.to_json`, which `strict.conform` checks."""
+from stormdrop.base.codec import LARGEST, Count, Row, Size
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Row):
     """Phases without a barrier between them, over a range of `extent` iterations. A phase is written (index of its
     call, index of the phase in the call).
     """
 
-    extent: int
-    phases: tuple[tuple[int, int], ...]
+    extent: Count
+    phases: tuple[tuple[Size, Size], ...]
 
     @property
     def is_serial(self) -> bool:
         return self.extent == 1
-
-    def to_json(self) -> list[object]:
-        return [self.extent, [list(phase) for phase in self.phases]]
-
-    @staticmethod
-    def from_json(tree: list[Any]) -> Group:
-        """Parses a tree of `to_json` that conforms to `GROUP_FORM`."""
-        extent, phases = tree
-        return Group(extent, tuple((call, phase) for call, phase in phases))
 
 
 def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:

@@ -1,12 +1,11 @@
 """Aligned memory that NumPy can see, in huge pages if it is large enough to gain from them.
 
-Ordinary pages lie anywhere in physical memory, and some of them share cache sets. Therefore a kernel's speed varies by
-several percent from one process to the next (measured: 5 % on products of 512² matrices). Within a huge page addresses
-decide alone. Mappings are private: Linux gives no huge pages to shared mappings by default, and a forked child must not
-write into its parent's.
+Ordinary pages share cache sets by chance, so a kernel's speed varies from one process to the next (measured: 5 % on
+products of 512² matrices). Mappings are private: Linux gives no huge pages to shared mappings by default, and a forked
+child must not write into its parent's.
 
 On a machine with several NUMA nodes, blocks are interleaved over the nodes of the threads that use them. First touch
-would put all weights on the node of the thread that packs or loads them.
+would put all weights on one node.
 """
 
 from __future__ import annotations

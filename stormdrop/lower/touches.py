@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import Count, Row, Size
 from stormdrop.ir.affine import Affine, Interval, bounds
 from stormdrop.ir.expr import ITEMSIZE, Axis, Expr
 from stormdrop.lower.program import (
@@ -47,14 +48,14 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Row):
     """The bytes begin <= x < end, modulo `period`, counted from the beginning of the buffer. 0 <= begin < period;
     an end beyond the period wraps around.
     """
 
-    begin: int
-    end: int
-    period: int
+    begin: Size
+    end: Size
+    period: Count
 
     def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
         """Returns whether two columns, moved by offsets in bytes, may have a byte in common; True if periods differ."""
@@ -65,13 +66,13 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Row):
     """An access of a phase to a buffer: bytes [low, high) + Σ stride · parallel loop variable.
 
     `slot` is the buffer's index in the pointer table. There is a stride, in bytes, for each parallel loop.
     """
 
-    slot: int
+    slot: Size
     is_written: bool
     low: int
     high: int
@@ -84,7 +85,7 @@ class Touch:
 class PhaseTouches:
     """All touches of a phase. Its iterations are the row-major product of parallel loops with the extents `loops`."""
 
-    loops: tuple[int, ...]
+    loops: tuple[Size, ...]
     touches: tuple[Touch, ...]
 
     @property

@@ -3,12 +3,11 @@
 Each kind has its own file; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.codec import Tolerant
 
 ALIGN_BYTES = 64
 """The alignment of buffers: a cache line of all targets, and their widest vector."""
@@ -31,7 +30,7 @@ class Temperature(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Tolerant):
     """The temperature of a target, of any kind."""
 
     temperature: Temperature = field(default=Temperature.WARM, kw_only=True)
@@ -69,26 +68,3 @@ class Surroundings:
     def touched_bytes(self) -> int:
         """The bytes read or written between two runs of a kernel."""
         return self.constant_bytes + self.arena_bytes
-
-
-def field_value(name: str, value: Any, kind: Any) -> Any:
-    """Returns a field's JSON value; a whole number is accepted as a float. Numbers must be positive.
-
-    Raises UserError.
-    """
-    is_kind = type(value) is kind or (kind is float and type(value) is int)
-    if not is_kind or (isinstance(value, (int, float)) and kind is not bool and not 0 < value < 2**63):
-        raise UserError(f"not a target: {name} is {value!r:.60}, not a good {kind.__name__}")
-    return kind(value)
-
-
-def checked_fields(kind: Any, data: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the fields of a dataclass of positive numbers and strings, read from JSON of any version.
-
-    Unknown fields are ignored. Missing fields are left out if they have a default. Raises UserError for other JSON.
-    """
-    return {
-        f.name: field_value(f.name, data.get(f.name), f.type)
-        for f in fields(kind)
-        if f.name not in but and (f.name in data or f.default is MISSING)
-    }

@@ -7,13 +7,13 @@ the estimate are nominal until `stormdrop.device.calibration` fills in measureme
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
+from stormdrop.base.codec import Count, Rate
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target import Machine, Temperature, checked_fields, field_value
+from stormdrop.target import Machine
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, UNWRITTEN_VERSION, CpuCoefficients
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
@@ -97,26 +97,26 @@ class Cpu(Machine):
     cpu: str
     features: str
     isa: str
-    vector_bytes: int
-    vector_registers: int
+    vector_bytes: Count
+    vector_registers: Count
     has_fma: bool
-    threads: int
-    line_bytes: int
-    l1_bytes: int
-    l1_ways: int
-    l2_bytes: int
-    l3_bytes: int
-    fma_per_cycle: float
+    threads: Count
+    line_bytes: Count
+    l1_bytes: Count
+    l1_ways: Count
+    l2_bytes: Count
+    l3_bytes: Count
+    fma_per_cycle: Rate
     """Full-width vector fmas started each cycle; times `fma_latency` (cycles), the chains that keep a core busy."""
-    fma_latency: int
-    peak_gflops: float
+    fma_latency: Count
+    peak_gflops: Rate
     """The peak of one core in f32."""
-    l2_gbs: float
-    l3_gbs: float
-    dram_gbs: float
-    handover_gbs: float = 160.0
+    l2_gbs: Rate
+    l3_gbs: Rate
+    dram_gbs: Rate
+    handover_gbs: Rate = 160.0
     """The rate of reads of data that another core wrote last, for all threads together."""
-    cores: int = MOST_CORES
+    cores: Count = MOST_CORES
     """The number of cores. Threads in excess share a core's L1 and L2. Unknown: more than any machine has."""
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
@@ -132,22 +132,6 @@ class Cpu(Machine):
         coefficients = self.coefficients.to_json()
         written = {} if coefficients == {"version": UNWRITTEN_VERSION} else {"coefficients": coefficients}
         return {"kind": "cpu", **values, "cold": self.is_cold, **written}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
-        """Returns the target of its JSON of any version, the inverse of `to_json`. Raises UserError for other JSON."""
-        cold = field_value("cold", data.get("cold", False), bool)
-        values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
-        written = data.get("coefficients")
-        values["coefficients"] = CpuCoefficients.from_json(
-            {"version": UNWRITTEN_VERSION} if written is None else written
-        )
-        values |= checked_fields(cls, data, values.keys())
-        isa = ISAS.get(values["isa"])
-        if isa is None or isa.vector_bytes != values["vector_bytes"]:
-            what = f"{values['isa']!r:.60} of {values['vector_bytes']} bytes"
-            raise UserError(f"not a target: unknown instruction set {what}")
-        return cls(**values)
 
     @property
     def last_cache_bytes(self) -> int:
