@@ -12,9 +12,8 @@ from stormdrop.lower.program import Buffer
 from stormdrop.lower.regions import Region
 from stormdrop.lower.spans import Span, index_span, split, whole
 from stormdrop.space.nest import nest_of
-from stormdrop.space.region import is_computed_whole
 from stormdrop.space.structure import Stage, Structure
-from stormdrop.space.tiling import Tiling
+from stormdrop.space.tiling import Tiling, is_computed_whole
 from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.scope import Scope
 
