@@ -15,8 +15,7 @@ from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.record import Versions
-from stormdrop.testing.answering import Request
-from stormdrop.testing.tables import Table, TableMeasurer
+from stormdrop.testing.tables import Request, Table, TableMeasurer
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.resources import RecordOrigin, Resources
 from stormdrop.tuning.search_settings import TuneSettings

@@ -29,7 +29,7 @@ from stormdrop.store.record import DEFAULT, DONOR
 from stormdrop.store.store import Store
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
-from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 from stormdrop.tuning.api import tune
 from stormdrop.tuning.reuse import MOST_DONORS
 from tests.tuning.test_tune import by_knobs

@@ -13,7 +13,7 @@ from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
 from stormdrop.measure.result import Result, Timing
 from stormdrop.store.store import Store
-from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 
 
 def task(n: int = 8) -> sd.Task:

@@ -18,7 +18,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu, cross
-from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 from stormdrop.tuning.api import tune
 from tests.support.graphs import floats, graph_of
 from tests.support.tuning import tune_models

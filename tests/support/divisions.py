@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.store.record import Versions
-from stormdrop.testing.answering import Request
-from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
+from stormdrop.testing.tables import Request, Table, TableMeasurer, TableSpace
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.divide import Divide, Round, Standing, worth_a_round
 from stormdrop.tuning.loop import FIRST

@@ -21,8 +21,7 @@ from stormdrop.space.default import ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
-from stormdrop.testing.answering import Request
-from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
+from stormdrop.testing.tables import Request, Table, TableMeasurer, TableSpace
 from tests.support.tables import formula_table
 
 

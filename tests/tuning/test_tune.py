@@ -24,7 +24,7 @@ from stormdrop.store.record import DEFAULT, Record
 from stormdrop.store.store import Store
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
-from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 from stormdrop.tuning.api import ModelKeywords, TaskKeywords, tune
 from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned
 from stormdrop.tuning.search_settings import TuneSettings

@@ -29,11 +29,11 @@ from stormdrop.store.store import Store, StoreFull
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target
-from stormdrop.testing.answering import AnsweringMeasurer, Request
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 from stormdrop.tuning.divide import Standing
 from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned, ignore
 from stormdrop.tuning.loop import ENOUGH, FIRST, PATIENCE_SECONDS
-from stormdrop.tuning.model_task import least_seconds
+from stormdrop.tuning.model_task import estimated_seconds
 from stormdrop.tuning.objectives import LatencyTargets, TotalLatency
 from stormdrop.tuning.strategies import Context, RandomSearch
 from stormdrop.tuning.strategy import Strategy
@@ -209,7 +209,7 @@ def test_every_task_is_measured_with_its_default_before_any_gets_more() -> None:
     first = fake.batches[: len(parts.tasks)]
     assert {task.digest for task, _ in first} == {use.task.digest for use in parts.tasks}
     assert all(default_schedule(task, TARGET) in batch and len(batch) <= FIRST for task, batch in first)
-    estimates = [least_seconds(task, TARGET) for task, _ in first]
+    estimates = [estimated_seconds(task, TARGET) for task, _ in first]
     assert estimates == sorted(estimates, reverse=True)
 
 
