@@ -81,8 +81,8 @@ LATE: set[str] = {
     "stormdrop.pytorch",
     "stormdrop.report.model_reports",
     "stormdrop.report.watching",
-    "stormdrop.tuning.events",
-    "stormdrop.tuning.model_events",
+    "stormdrop.tuning.tune",
+    "stormdrop.tuning.tuned",
     "stormdrop.zoo",
 }
 """Modules that import others inside functions: to load them only when they are needed, or because of a cycle. Commands
