@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.core import say
 from stormdrop import zoo
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.model.kernel import build
@@ -65,7 +65,7 @@ def measure(task: Task, target: Target) -> dict[str, tuple[float, float]]:
 def report(networks: Sequence[str], target: Target) -> None:
     seen: set[str] = set()
     for network in networks:
-        for use in tasks_of(load(zoo.build(network))).tasks:
+        for use in tasks_of(read_graph(zoo.build(network))).tasks:
             if len(use.task.variants) < 2 or use.task.digest in seen:
                 continue
             seen.add(use.task.digest)

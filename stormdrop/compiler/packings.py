@@ -1,7 +1,7 @@
-"""The packing layouts of a model's constants at several sizes: the first size fixes them, later ones follow.
+"""The packing layouts of a model's constants at several sizes. The first size fixes them, and later sizes follow.
 
-A kernel that gains more than 3 % by a layout of its own (`lower.packed_layout`) may have it while all such layouts
-together take at most a quarter of what the first ones take. A schedule that tuning decided for a size keeps its layout.
+A kernel that gains more than 3 % by a layout of its own (`lower.packed_layout`) may have this layout while all such
+layouts together take at most a quarter of the bytes of the first layouts. A verdict's schedule keeps its layout.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from stormdrop.target.scope import Scope
 
 OWN_SHARE = 0.25
 MOST_GROWTH = 4
-"""By which packing may make constants larger: Winograd's filters of 6x6 for 3x3."""
+"""The most growth of constants by packing: Winograd's filters of 6x6 for 3x3."""
 
 Names = tuple[str, ...]
-"""Of the constants that a kernel packs together."""
+"""The names of the constants that a kernel packs together."""
 
 
 class Packings:
-    """What is packed, and how, by the names of the constants in the graph: they do not depend on sizes."""
+    """The packed layouts by the names of constants in the graph, which do not depend on sizes."""
 
     def __init__(self) -> None:
         self._known: dict[Names, list[PackedLayout]] = {}
         self._first_bytes = 0
         self._own_bytes = 0
-        self._lock = Lock()  # of the layouts and their bytes: threads compile several sizes at once
+        self._lock = Lock()  # threads compile several sizes at once
 
     def begin(self) -> PackingRound:
-        """For the kernels of one more size."""
+        """Begins the kernels of another size."""
         return PackingRound(self)
 
     def known(self, names: Names) -> Sequence[PackedLayout]:
@@ -41,7 +41,7 @@ class Packings:
 
     @property
     def room_bytes(self) -> int:
-        """What layouts beyond the first may still take."""
+        """The bytes left for layouts beyond the first."""
         return int(OWN_SHARE * self._first_bytes) - self._own_bytes
 
     def note(self, call: TaskCall, layout: PackedLayout, artifact: Artifact) -> None:
@@ -58,13 +58,13 @@ class Packings:
 
 
 class PackingRound:
-    """The kernels of one size: what they may use is divided before they are built, since they are built together."""
+    """The kernels of one size. They are built together, so the bytes left are divided before."""
 
     def __init__(self, packings: Packings) -> None:
         self._packings, self._room_bytes = packings, packings.room_bytes
 
     def packing(self, calls: Sequence[TaskCall], is_scheduled: bool) -> Packing:
-        """For one kernel that serves these calls; with a schedule that was decided it keeps its own layout."""
+        """Returns the packing of a kernel that serves these calls; a kernel with a given schedule keeps its layout."""
         known = tuple(self._packings.known(constant_names(calls[0])))
         if not known:
             return Packing()

@@ -63,7 +63,7 @@ class Executable(ABC, Generic[D]):
     def __reduce__(self) -> Any:
         raise UserError(
             f"{self.name} holds native code and memory of this process, and is neither pickled nor copied: save a "
-            "model with model.save(path) and open it elsewhere with sd.load_compiled(path); build a kernel again there"
+            "model with model.save(path) and open it elsewhere with sd.load(path); build a kernel again there"
         )
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Executable(ABC, Generic[D]):
         """
 
     def close(self) -> None:
-        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        """Frees code, weights and memory. Running calls end as usual, later calls raise UserError."""
         self._is_closed = True
         self._release()
 
@@ -85,10 +85,10 @@ class Executable(ABC, Generic[D]):
         self.close()
 
     def _release(self) -> None:
-        """Drop the references to code and weights."""
+        """Drops the references to code and weights."""
 
     def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
-        """All inputs in order: the first by position, the others by name. Raises UserError for other names."""
+        """Returns all inputs in order: the first by position, the rest by name. Raises UserError for unknown names."""
         names = [port.name for port in self.inputs]
         known = ", ".join(map(repr, names)) or "none"
         for name in named:
@@ -111,7 +111,7 @@ class Executable(ABC, Generic[D]):
 
 
 class Recorded(Executable[D]):
-    """An executable whose calls run recordings of native code, each for a single call at a time."""
+    """An executable whose calls run recordings of native code. A recording serves one call at a time."""
 
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         super().__init__(name, inputs, outputs)
@@ -126,8 +126,8 @@ class Recorded(Executable[D]):
         if named:
             inputs = self._in_order(inputs, named)
         if not self._is_closed and self._other is not None and any(map(self._other.is_own_memory, inputs)):
-            found = self._run_in_place(self._other, inputs, out)
-            return found[0] if len(found) == 1 else tuple(found)
+            results = self._run_in_place(self._other, inputs, out)
+            return results[0] if len(results) == 1 else tuple(results)
         arrays = self._checked(inputs)
         if out is None:
             targets = self._results.arrays()
@@ -142,7 +142,7 @@ class Recorded(Executable[D]):
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def close(self) -> None:
-        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        """Frees code, weights and memory. Running calls end as usual, later calls raise UserError."""
         super().close()
         self._idle.clear()
         self._results.clear()
@@ -169,12 +169,12 @@ class Recorded(Executable[D]):
         )
         if len(given) != len(self.outputs):
             raise UserError(f"out= needs {len(self.outputs)} arrays, not {len(given)}")
-        recording = self._taken()
-        found = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
+        recording = self._idle_recording()
+        results = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
         self._give(recording)
-        return found
+        return results
 
-    def _taken(self) -> Runnable:
+    def _idle_recording(self) -> Runnable:
         """Returns a recording that no other call uses."""
         try:
             return self._idle.pop()
@@ -187,7 +187,7 @@ class Recorded(Executable[D]):
             self._idle.append(recording)
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        recording = self._taken()
+        recording = self._idle_recording()
         recording.bind(inputs, outputs)
         recording.run()
         self._give(recording)

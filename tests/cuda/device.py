@@ -293,7 +293,7 @@ def a_network() -> None:
     assert is_close(made(x))
     with TemporaryDirectory() as folder:
         made.save(Path(folder) / "m.sd")
-        assert is_close(sd.load_compiled(Path(folder) / "m.sd")(x))
+        assert is_close(sd.load(Path(folder) / "m.sd")(x))
     if (torch := _torch()) is None:
         return
     tensor = torch.from_numpy(x).cuda()
