@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp, log
@@ -93,8 +93,9 @@ def label(op: str, args: Sequence[int]) -> str:
     return f"{op} {' '.join(map(str, args))}"
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return exp(sum(log(v) for v in values) / len(values))
+def geometric_mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return exp(sum(map(log, each)) / len(each))
 
 
 def random_inputs(task: Task, rng: np.random.Generator) -> dict[str, NDArray[Any]]:

@@ -15,16 +15,7 @@ import numpy as np
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
 from stormdrop.device.artifact import Artifact
-from stormdrop.device.device import (
-    Argument,
-    Array,
-    BoundCall,
-    BufferPlace,
-    Bytes,
-    InputArray,
-    OutputArray,
-    Seconds,
-)
+from stormdrop.device.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
 from stormdrop.device.group import Group
 from stormdrop.device.memory import aligned
 from stormdrop.ir.expr import NUMPY
