@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import StormdropError
 from stormdrop.builder.building import build_artifact, program_of
+from stormdrop.device.arrays import aligned
 from stormdrop.device.host import detect
 from stormdrop.device.host_device import HostDevice
-from stormdrop.device.memory import aligned
 from stormdrop.device.peak import PeakMeter, StreamMeter
 from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.tensor import Task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stormdrop.base.errors import UserError
-from stormdrop.builder.phase_summary import PhaseSummary, summaries_of
+from stormdrop.builder.grouping import PhaseSummary, summaries_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
 from stormdrop.codegen.gpu import emit_module, emit_prepare

@@ -298,7 +298,7 @@ def bench(
     Each side runs in a process of its own, in steady loops that alternate; medians are compared. A call after a rest
     and CPU time are printed beside them. A model with a part in onnxruntime is compiled again in its process.
     """
-    from stormdrop.device.pool.pool_settings import PoolSettings
+    from stormdrop.device.pool.pool import PoolSettings
 
     pool: dict[str, Any] = {k: v for k, v in (("spin", spin), ("affinity", affinity)) if v is not None}
     if pool:  # an error before anything is compiled

@@ -19,17 +19,15 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import warn
 from stormdrop.builder.building import BuiltKernel
-from stormdrop.builder.grouping import PlacedPhase, concurrent_calls, grouped, means_from
-from stormdrop.builder.phase_summary import PhaseSummary
+from stormdrop.builder.grouping import PhaseSummary, PlacedPhase, concurrent_calls, grouped, means_from
 from stormdrop.compiler.choose import Choice, Choose, Origin
 from stormdrop.compiler.events import Listen, Scheduled, ignore
 from stormdrop.compiler.kernel_builds import Job, build_kernels
 from stormdrop.compiler.specialise import Sharing
 from stormdrop.compiler.stored import StoredSchedules, proved_again
-from stormdrop.device.artifact import SLACK_BYTES, Artifact
-from stormdrop.device.group import Group
+from stormdrop.device.arrays import give_back
+from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group
 from stormdrop.device.host_device import HostDevice
-from stormdrop.device.memory import give_back
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition, TaskCall
 from stormdrop.graph.storage import Storage, StorageBuffer, StoragePlace, storage

@@ -21,8 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.device.artifact import Artifact
-from stormdrop.device.group import Group
+from stormdrop.device.artifact import Artifact, Group
 
 _T = TypeVar("_T")
 Array = NDArray[Any]

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
-from stormdrop.device.arrays import address_of
-from stormdrop.device.artifact import SLACK_BYTES, Artifact
+from stormdrop.device.arrays import address_of, aligned, interleave
+from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group, single_groups, step_rows
 from stormdrop.device.cpus import allowed_cpus, nodes_of
 from stormdrop.device.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds, own
-from stormdrop.device.group import Group, single_groups, step_rows
-from stormdrop.device.memory import aligned, interleave
 from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.device.pool.pool_ir import STEP_WORDS
 from stormdrop.ir.expr import NUMPY

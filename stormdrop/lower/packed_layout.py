@@ -84,7 +84,7 @@ def sharing_point(
 
 def _with_layout(task: Task, layout: PackedLayout, target: Target, rules: Sequence[Rule]) -> list[Sketch]:
     """Returns the sketches that can have a layout, their knobs narrowed to choices with this layout."""
-    found: list[Sketch] = []
+    matches: list[Sketch] = []
     for sketch in sketches(task, target, rules):
         if sketch.variant != layout.variant:
             continue
@@ -95,5 +95,5 @@ def _with_layout(task: Task, layout: PackedLayout, target: Target, rules: Sequen
             candidates = [s.narrowed(knob.name, choice) for s in candidates for choice in knob.choices]
         for narrow in candidates:
             if layout_of(narrow, narrow.canonical(narrow.smallest())[0]) == layout:
-                found.append(narrow)
-    return found
+                matches.append(narrow)
+    return matches

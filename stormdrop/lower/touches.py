@@ -23,9 +23,6 @@ from stormdrop.ir.affine import Affine, Interval, bounds
 from stormdrop.ir.expr import ITEMSIZE, Axis, Expr
 from stormdrop.lower.program import (
     Access,
-    Barrier,
-    Combine,
-    CommitCopies,
     Finish,
     For,
     If,
@@ -35,9 +32,7 @@ from stormdrop.lower.program import (
     Save,
     Start,
     Stmt,
-    Threads,
     Update,
-    WaitForCopies,
 )
 from stormdrop.target.scope import Scope
 
@@ -154,8 +149,8 @@ class _Walk:
                 case Start():
                     if s.resume is not None:
                         self._note(s.tile, s.resume, False)
-                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
-                    raise ValueError("a phase of a GPU")
+                case _:
+                    raise ValueError(f"only phases of CPUs have touches, got a phase with {type(s).__name__}")
 
     def _bounds(self, e: Expr) -> Interval | None:
         return bounds(e, self.intervals.get)

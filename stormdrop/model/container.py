@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from stormdrop.base.codec import decode, encode, text_of, tree_of
 from stormdrop.base.errors import UserError
 from stormdrop.base.version import __version__
+from stormdrop.device.arrays import aligned
 from stormdrop.device.artifact import SLACK_BYTES
-from stormdrop.device.memory import aligned
 from stormdrop.model.earlier_formats import current_family, current_image
 from stormdrop.target import ALIGN_BYTES
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from stormdrop.base.codec import Amount, Range, Row, Size
 from stormdrop.base.errors import UserError
-from stormdrop.device.artifact import Artifact
-from stormdrop.device.group import Group, single_groups
+from stormdrop.device.artifact import Artifact, Group, single_groups
 from stormdrop.device.threads import MOST_THREADS
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.shape import dimensions_text

@@ -11,8 +11,7 @@ import math
 
 from stormdrop.base.codec import LARGEST
 from stormdrop.base.errors import UserError
-from stormdrop.device.artifact import BufferSpec
-from stormdrop.device.group import problem_of
+from stormdrop.device.artifact import BufferSpec, problem_of
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.model.image import Address, Image
 from stormdrop.target import ALIGN_BYTES

@@ -22,9 +22,7 @@ class LoopKind(Enum):
     BLOCK = "block"  # one thread block of a GPU each
     VIRTUAL_THREAD = "virtual thread"  # interleaved within a GPU thread, strided by the thread block
     THREAD = "thread"  # one thread of a thread block each
-    WARP = (
-        "warp"  # one warp of a thread block each: its lanes hold one tile together, as matrix instructions lay it out
-    )
+    WARP = "warp"  # one warp of a thread block each: its lanes hold one tile, as matrix instructions lay it out
     SERIAL = "serial"  # one after the other
     REGISTER = "register"  # all unrolled: the register tile
 

@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from stormdrop.base.errors import BuildError
-from stormdrop.device.artifact import Artifact, Launch
+from stormdrop.device.arrays import aligned
+from stormdrop.device.artifact import Artifact, Group, Launch
 from stormdrop.device.cuda.callers import is_on_gpu, run_in_place
-from stormdrop.device.cuda.context import CudaContext, CudaStream
+from stormdrop.device.cuda.context import CudaContext, CudaMemory, CudaStream
 from stormdrop.device.cuda.driver import BAD_CODE, CudaError, open_driver
 from stormdrop.device.cuda.graph import CudaGraph, ReadyGraph
-from stormdrop.device.cuda.memory import CudaMemory
 from stormdrop.device.cuda.recording import CudaRecording, PhaseLaunch
 from stormdrop.device.device import Array, BoundCall, BufferPlace, Bytes, own
-from stormdrop.device.group import Group
 from stormdrop.device.host_device import HostMemory, HostPacker, host_device
-from stormdrop.device.memory import aligned
 
 PLAIN_SHARED_BYTES = 48 << 10
 """The most dynamic shared memory that needs no explicit request."""

@@ -22,9 +22,8 @@ import numpy as np
 
 from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Launch
-from stormdrop.device.cuda.context import CudaContext, CudaEvent, CudaStream
+from stormdrop.device.cuda.context import CudaContext, CudaEvent, CudaMemory, CudaStream, DeviceArray, PinnedMemory
 from stormdrop.device.cuda.graph import CudaGraph, KernelNode, ReadyGraph
-from stormdrop.device.cuda.memory import CudaMemory, DeviceArray, PinnedMemory
 from stormdrop.device.device import (
     Account,
     Argument,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
-from stormdrop.device.group import Group, problem_of, single_groups, step_rows
+from stormdrop.device.artifact import Group, problem_of, single_groups, step_rows
 from stormdrop.device.pool.pool import Pool
 from tests.device.pool.test_pool_parts import dawdling, pool_of
 from tests.support.pool_kernels import records
