@@ -19,7 +19,7 @@ from stormdrop.cli.source import Built, Opened, Source, built, built_open, remar
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stormdrop.compiler.model_source import OpenSource
+    from stormdrop.compiler.specialise import OpenSource
     from stormdrop.model.image import OpenPort, Port
     from stormdrop.model.model import Model
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from stormdrop.compiler.choose import Choose
     from stormdrop.compiler.events import Event, Listen
-    from stormdrop.compiler.model_source import OpenSource
     from stormdrop.compiler.options import CompileOptions
+    from stormdrop.compiler.specialise import OpenSource
     from stormdrop.device.arrays import Wanted
     from stormdrop.frontend.mixed import MixedGraph
     from stormdrop.frontend.open_dimensions import Interface
@@ -129,7 +129,7 @@ class Source:
     def unsettled(self) -> OpenSource | None:
         """Returns the model if it leaves dimensions open that `--shapes` does not give, else None. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
-        from stormdrop.compiler.model_source import open_source
+        from stormdrop.compiler.specialise import open_source
         from stormdrop.frontend.parsed import parsed
 
         if self.model.startswith(ZOO) and not self.sizes:
@@ -177,7 +177,7 @@ class Source:
         """
         from stormdrop.compare.inputs import read_bound
         from stormdrop.compiler.compile import load_parts
-        from stormdrop.compiler.model_source import open_source
+        from stormdrop.compiler.specialise import open_source
         from stormdrop.frontend.mixed import MixedGraph
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.frontend.parsed import parsed

@@ -23,10 +23,9 @@ from stormdrop.compiler import COMPILED, ZOO
 from stormdrop.compiler.choose import Choose, Schedules, choice_of
 from stormdrop.compiler.events import Event, Listen, Placed, Planned, Scheduled, StoreUnreadable, ignore
 from stormdrop.compiler.model_build import build_model
-from stormdrop.compiler.model_source import OpenSource, open_source
 from stormdrop.compiler.open_sizes import at_size
 from stormdrop.compiler.options import CompileOptions, MachineOptions, ReadOptions, Shapes
-from stormdrop.compiler.specialise import Sharing, open_model
+from stormdrop.compiler.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.compiler.stored import stored_schedules
 from stormdrop.compiler.watcher import Progress, told_by
 from stormdrop.device.pool.pool import Pool

@@ -38,7 +38,7 @@ from stormdrop.model.arena import Lifetime, plan
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
-from stormdrop.model.weights import pack
+from stormdrop.model.shared_weights import pack
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines

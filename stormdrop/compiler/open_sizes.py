@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from stormdrop.base.arguments import shapes_by_name
 from stormdrop.base.errors import Unsupported, UserError, warn
 from stormdrop.compiler import COMPILED, ZOO
-from stormdrop.compiler.model_source import OpenSource, open_source
+from stormdrop.compiler.specialise import OpenSource, open_source
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load_parsed

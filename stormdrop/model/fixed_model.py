@@ -45,7 +45,7 @@ from stormdrop.device.interlude import SurroundedBenches
 from stormdrop.device.peak import peak_gflops
 from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.device.targets import gpu_for, gpu_rates, target_for
-from stormdrop.model.arenas import Arenas
+from stormdrop.model.arena import Arenas
 from stormdrop.model.executable import Recorded, TakesOtherArrays
 from stormdrop.model.image import Address, Image, Port
 from stormdrop.model.model import Model

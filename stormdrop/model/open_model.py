@@ -27,7 +27,7 @@ from stormdrop.device.pool.pool import Pool
 from stormdrop.device.targets import host_for
 from stormdrop.device.threads import warn_if_crowded
 from stormdrop.ir.padding import Claim, Padding, valid_part
-from stormdrop.model.arenas import Arenas
+from stormdrop.model.arena import Arenas
 from stormdrop.model.family import Family, Served
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import OpenPort

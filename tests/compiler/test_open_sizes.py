@@ -13,8 +13,8 @@ from onnx import ModelProto, helper
 
 import stormdrop as sd
 from stormdrop.base.errors import UserError
-from stormdrop.compiler.model_source import OpenSource, open_source
 from stormdrop.compiler.open_sizes import OpenSizes, at_size, settled
+from stormdrop.compiler.specialise import OpenSource, open_source
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface
 from stormdrop.frontend.parsed import parsed
 from stormdrop.model.open_model import OpenModel

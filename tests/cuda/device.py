@@ -33,7 +33,7 @@ from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputAr
 from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.operators import catalogue
 from stormdrop.space.sketch import sketches
 from stormdrop.target.structures import Scope

@@ -27,8 +27,8 @@ from stormdrop.ir.tensor import Task
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, Port
 from stormdrop.model.profile import Profile, ProfileRow, profile_of
+from stormdrop.model.shared_weights import pack
 from stormdrop.model.verify_image import verify
-from stormdrop.model.weights import pack
 from stormdrop.operators import catalogue
 from stormdrop.target.structures import Scope
 from tests.support.images import Draft, poisoned
