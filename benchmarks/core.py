@@ -36,7 +36,7 @@ from stormdrop.device.host_device import HostDevice
 from stormdrop.device.peak import PeakMeter, StreamMeter
 from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.tensor import Task
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.operators.catalogue import build as build_task
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule

@@ -27,7 +27,7 @@ import numpy as np
 
 from stormdrop import zoo
 from stormdrop.base.version import __version__
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device.host import detect
 from stormdrop.ir.keys import anchor_stages
 from stormdrop.ir.tensor import Task
@@ -68,7 +68,7 @@ def kernels(networks: Sequence[str]) -> list[Task]:
     """The tasks of all networks, each once, without the very large ones."""
     found: dict[str, Task] = {}
     for name in networks:
-        for use in tasks_of(load(zoo.build(name))).tasks:
+        for use in tasks_of(read_graph(zoo.build(name))).tasks:
             if use.task.flops <= MOST_FLOPS:
                 found[use.task.digest] = use.task
     return [found[digest] for digest in sorted(found)]

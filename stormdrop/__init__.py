@@ -59,7 +59,7 @@ from stormdrop.ir.build import reduce_min as min
 from stormdrop.ir.tensor import Task, Tensor, Variant, axis, compute, reduce_axis, tensor
 
 if TYPE_CHECKING:
-    from stormdrop.compiler.compile import compile, load
+    from stormdrop.compiler.compile import compile, read_graph
     from stormdrop.device.host import detect
     from stormdrop.device.pool.pool import Pool
     from stormdrop.export.c_library import export_library
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from stormdrop.model.kernel import Kernel, build
     from stormdrop.model.mixed import MixedModel
     from stormdrop.model.model import Model
-    from stormdrop.model.open_model import OpenModel, load_compiled
+    from stormdrop.model.open_model import OpenModel, load
     from stormdrop.space.rules import RULES, Rule
     from stormdrop.space.schedule import Schedule
     from stormdrop.space.sketch import Sketch, sketches
@@ -81,7 +81,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Modules that need the compiler are loaded on first use.
 _LAZY = {
-    "stormdrop.compiler.compile": ("compile", "load"),
+    "stormdrop.compiler.compile": ("compile", "read_graph"),
     "stormdrop.model.mixed": ("MixedModel",),
     "stormdrop.tuning.api": ("tune",),
     "stormdrop.export.c_library": ("export_library",),
@@ -91,7 +91,7 @@ _LAZY = {
     "stormdrop.device.host": ("detect",),
     "stormdrop.model.kernel": ("Kernel", "build"),
     "stormdrop.model.model": ("Model",),
-    "stormdrop.model.open_model": ("OpenModel", "load_compiled"),
+    "stormdrop.model.open_model": ("OpenModel", "load"),
     "stormdrop.device.pool.pool": ("Pool",),
     "stormdrop.tuning.tuned": ("Tuned", "TunedModel"),
     "stormdrop.space.rules": ("RULES", "Rule"),
@@ -144,7 +144,6 @@ __all__ = [
     "exp",
     "export_library",
     "load",
-    "load_compiled",
     "log",
     "max",
     "maximum",
@@ -152,6 +151,7 @@ __all__ = [
     "min",
     "minimum",
     "prod",
+    "read_graph",
     "reduce_axis",
     "relu",
     "rsqrt",

@@ -109,8 +109,8 @@ OTHERS: dict[str, Callable[[Any], object]] = {
     "build: a task": lambda three: sd.build(three),
     "build: a schedule": lambda three: sd.build(TASK, constants=W, schedule=three),
     "build: rules": lambda three: sd.build(TASK, constants=W, rules=three),
+    "read_graph": lambda three: sd.read_graph(three),
     "load": lambda three: sd.load(three),
-    "load_compiled": lambda three: sd.load_compiled(three),
     "a store": lambda three: sd.Store.open(three),
     "a view of a store": lambda three: sd.Store.view(three),
     "sketches: a task": lambda three: sd.sketches(three, sd.detect()),
@@ -138,7 +138,7 @@ def tiny() -> sd.Model:
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     tiny().save(tmp_path / "m.sd")
     for path in (tmp_path / "m.sd", str(tmp_path / "m.sd")):
-        with pytest.raises(sd.UserError, match=r"sd\.load_compiled"):
+        with pytest.raises(sd.UserError, match=r"sd\.load"):
             sd.compile(path)
 
 

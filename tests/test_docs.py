@@ -33,7 +33,7 @@ from benchmarks import choice, core, division, gpu, models, ranking, replayed, s
 from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.frontend.microsoft import UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.onnx import IMPORTERS
 from stormdrop.graph.elementwise import ELEMENTWISE
@@ -107,7 +107,7 @@ def test_python_of_a_page_runs(page: Path, folder: Path) -> None:
 def test_python_of_the_readme_computes_what_it_says(folder: Path) -> None:
     names = run_page(README, folder)
     tiles = names["x"].reshape(3, 7, 32, 7, 32)
-    filters = next(a for v, a in load(folder / "model.onnx").constants.items() if v.rank == 4)
+    filters = next(a for v, a in read_graph(folder / "model.onnx").constants.items() if v.rank == 4)
     expected = np.einsum("cyixj,ocij->o", tiles, filters) / 49
     for y in (names["y"], names["model"](names["x"])):  # of the model in memory, and of the one written and read
         np.testing.assert_allclose(y.reshape(2), expected, rtol=1e-3, atol=1e-3)
@@ -122,7 +122,7 @@ def test_fragments_are_python(page: Path) -> None:
 def test_the_small_model_has_the_tasks_that_its_page_shows(folder: Path) -> None:
     runpy.run_path(str(ROOT / "examples" / "small.py"))
     page = (ROOT / "docs" / "models.md").read_text()
-    for line in re.sub(r": f32\[[^]]*\]", "", str(tasks_of(load(folder / "small.onnx")))).splitlines():
+    for line in re.sub(r": f32\[[^]]*\]", "", str(tasks_of(read_graph(folder / "small.onnx")))).splitlines():
         assert f"    {line}\n" in page
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.reuse.table import ModelWorth, Table, recipient_id
 from stormdrop import zoo
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
@@ -36,7 +36,7 @@ class Network:
 
 
 def partition_of(name: str) -> Partition:
-    return tasks_of(load(zoo.build(name)))
+    return tasks_of(read_graph(zoo.build(name)))
 
 
 def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:

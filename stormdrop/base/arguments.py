@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from numbers import Integral, Real
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_natural(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 0
+    return isinstance(value, Integral) and _is_whole(value) and int(value) >= 0
 
 
 def _is_flag(value: object) -> bool:
@@ -40,9 +42,11 @@ def _has(*names: str) -> Callable[[object], bool]:
     return lambda value: all(hasattr(value, name) for name in names)
 
 
+FALLBACKS = ("auto", "onnxruntime", "none")
+"""The names of runtimes for operators that are not supported."""
 _FLAG = (_is_flag, "True or False")
 _FUNCTION = (callable, "a function")
-_TAKEN: dict[str, tuple[Callable[[object], bool], str]] = {
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "cold": _FLAG,
     "divide": (_has("next"), "a division (`Divide` in stormdrop.tuning.divide)"),
     "donors": (_is_list, "a list of names of models"),
@@ -90,9 +94,19 @@ def check_arguments(**given: object) -> None:
     Options outside the table are checked by the functions that take them.
     """
     for name, value in given.items():
-        is_fine, told = _TAKEN.get(name, (None, ""))
+        is_fine, kind = _KINDS.get(name, (None, ""))
         if value is not None and is_fine is not None and not is_fine(value):
-            raise UserError(f"{name}={value!r:.60}: it takes {told}, not {type(value).__name__}")
+            raise UserError(f"{name}={value!r:.60}: it takes {kind}, not {type(value).__name__}")
+
+
+def imported(reference: str, kind: str, name: str = "NAME") -> Any:
+    """Returns the value of a `package.module:NAME` reference. Raises UserError, which names the kind of the value."""
+    module, _, path = reference.partition(":")
+    try:
+        return attrgetter(path)(import_module(module))
+    except Exception as error:  # importing runs the user's module, which may raise any error
+        fault = f"the {kind} {reference} cannot be imported ({type(error).__name__}: {error})"
+        raise UserError(f"{fault}; write package.module:{name}, a name at the top of a module") from error
 
 
 def path_of(value: object) -> Path:
@@ -116,11 +130,11 @@ def shapes_by_name(given: Any) -> Any:
     """
     if not isinstance(given, Mapping):
         return given if given is None or not _is_list(given) else [shapes_by_name(shapes) for shapes in given]
-    found: dict[Any, Any] = {}
+    tuples: dict[Any, Any] = {}
     shapes: Mapping[Any, Any] = given
     for name, shape in shapes.items():
         try:
-            found[name] = shape_from(shape) if isinstance(shape, str) else shape
+            tuples[name] = shape_from(shape) if isinstance(shape, str) else shape
         except UserError as error:
             raise UserError(f"shapes= gives {shape!r} for {name!r}; write {{{name!r}: (1, 3, 224, 224)}}") from error
-    return found
+    return tuples

@@ -34,5 +34,5 @@ def calibrate(
     from stormdrop.doctor.calibrate import calibrate
     from stormdrop.report.machine import print_calibration
 
-    found = calibrate(threads, open_store(store_path), models, fresh, reset, lambda told: say(notes(), told))
-    options.show(as_json, found.to_json(), lambda console: print_calibration(console, found))
+    done = calibrate(threads, open_store(store_path), models, fresh, reset, lambda text: say(notes(), text))
+    options.show(as_json, done.to_json(), lambda console: print_calibration(console, done))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,22 +13,27 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from stormdrop.base.errors import UserError
 from stormdrop.cli import options
 from stormdrop.cli.show_hint import print_show_hint
-from stormdrop.cli.sizes import Sized, judged_at, models_of, one_or_sizes, refuse_no_size, sizes_of
+from stormdrop.cli.sizes import Sized, judged_at, models_of, sizes_of
 from stormdrop.cli.source import (
     Opened,
     Source,
     compiled_option,
     input_options,
+    machine_options,
+    remark,
+    schedule_options,
     source_options,
-    taken_option,
 )
-from stormdrop.report.console import block, notes, results, say
+from stormdrop.compare import ABSOLUTE, TOLERANCE
+from stormdrop.report.console import block, notes
 from stormdrop.report.text import name_text, threads_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from rich.console import Console
 
     from stormdrop.compare.exact import CheckedOutput
     from stormdrop.compare.oracle import Oracle
@@ -40,10 +45,6 @@ if TYPE_CHECKING:
 
 ORACLES = ("onnxruntime", "reference")
 PEERS = ("onnxruntime",)
-TOLERANCE = 1e-3
-"""The default tolerance of `stormdrop.compare.oracle`, which is not imported for the sake of `--help`."""
-ABSOLUTE = 1e-8
-"""The default absolute tolerance of the same module."""
 F64_SECONDS = 120.0
 SECONDS = 3.0
 PROFILED = 50
@@ -51,16 +52,15 @@ RESTLESS = 0.2
 """The middle half of all runs is closer together than this on a machine to itself."""
 
 
-def _not_negative(ctx: click.Context, param: click.Parameter, value: float) -> float:
-    if not 0 <= value < math.inf:
-        raise click.BadParameter("give 0 or more, such as 1e-8", ctx, param)
-    return value
+def _number(is_right: Callable[[float], bool], usage: str) -> Callable[..., float | None]:
+    """Returns the check of a number in an option."""
 
+    def checked(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not (is_right(value) and value < math.inf):
+            raise click.BadParameter(f"give {usage}", ctx, param)
+        return value
 
-def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < math.inf:
-        raise click.BadParameter("give more than 0, such as 1e-3", ctx, param)
-    return value
+    return checked
 
 
 @click.command(
@@ -83,7 +83,7 @@ Examples:
 @click.option(
     "--tolerance",
     type=float,
-    callback=_positive,
+    callback=_number(lambda value: value > 0, "more than 0, such as 1e-3"),
     metavar="T",
     help="Largest error allowed, as a share of the output's largest magnitude.  "
     f"[default: {TOLERANCE}; with --precision tf32 and fp16 0.016, with bf16 0.06]",
@@ -91,7 +91,7 @@ Examples:
 @click.option(
     "--absolute",
     type=float,
-    callback=_not_negative,
+    callback=_number(lambda value: value >= 0, "0 or more, such as 1e-8"),
     default=ABSOLUTE,
     show_default=True,
     metavar="A",
@@ -103,20 +103,16 @@ Examples:
     default=F64_SECONDS,
 )
 @input_options
-@taken_option
-@options.on_models
+@schedule_options
+@machine_options
 def check(
     source: Source,
-    compiled: str | None,
     against: str | None,
     tolerance: float | None,
     absolute: float,
     f64_time: float,
     given: tuple[str, ...],
     seed: int,
-    taken: str | None,
-    target_name: str | None,
-    threads: int | None,
     as_json: bool,
 ) -> None:
     """Run a MODEL (an ONNX file or zoo:NAME) here and elsewhere on the same inputs and compare all outputs.
@@ -129,37 +125,40 @@ def check(
     from stormdrop.report.versus import check_json, print_check
     from stormdrop.target.accuracy import network_tolerance
 
-    if tolerance is None:
-        _, _, precision = (target_name or "").partition("/")
-        tolerance = max(TOLERANCE, network_tolerance(precision))
+    _, _, precision = (source.target_name or "").partition("/")
+    limit = max(TOLERANCE, network_tolerance(precision)) if tolerance is None else tolerance
     if source.is_compiled:
         source.open()  # raises an error with the remedy
-    trees: list[dict[str, Any]] = []
-    following: list[tuple[int, str]] = []
-    judges = _judged(source, sizes_of(source, given, seed, compiled, target_name, threads, taken), against, threads)
-    for sized, oracle, bound in judges:
-        model, arrays = sized.make().model, sized.arrays
-        expected = judged_at(sized, partial(oracle.run, {**arrays, **bound}))
-        if expected is None:
-            continue
-        found = model.run(arrays)
-        checked = _checked(
-            sized, oracle, {**arrays, **bound}, _judgeable(model), found, expected, tolerance, absolute, f64_time
-        )
-        head = {"model": source.model, "threads": model.threads, "against": oracle.told}
-        trees.append({**head, "seed": None if given else seed, **check_json(checked, tolerance, absolute)})
-        if not as_json:
-            inputs = "the given inputs" if given else f"random inputs{sized.shown}, seed {seed}"
-            print_check(results(), source.model, oracle.told, checked, inputs)
-        following.append(_following(source, sized, oracle, checked, None if given else seed))
-    refuse_no_size(trees)
-    if as_json:
-        options.print_json(one_or_sizes(trees))
-    elif following:
-        _, command = min(following, key=lambda rank_and_command: rank_and_command[0])
-        block(results(), f"next: {command}")
+    commands: list[tuple[int, str]] = []
+
+    def checks() -> Iterator[options.Shown]:
+        for sized, oracle, bound in _judged(source, sizes_of(source, given, seed), against):
+            model, arrays = sized.make().model, {**sized.arrays, **bound}
+            expected = judged_at(sized, partial(oracle.run, arrays))
+            if expected is None:
+                continue
+            outputs = model.run(sized.arrays)
+            names = _judgeable(model)
+            checked = _checked(sized, oracle, arrays, names, outputs, expected, limit, absolute, f64_time)
+            head = {"model": source.model, "threads": model.threads, "against": oracle.label}
+            tree = {**head, "seed": None if given else seed, **check_json(checked, limit, absolute)}
+            inputs = "the given inputs" if given else f"random inputs{sized.suffix}, seed {seed}"
+            commands.append(_following(source, sized, oracle, checked, None if given else seed))
+            yield tree, partial(print_check, model=source.model, against=oracle.label, checked=checked, inputs=inputs)
+
+    def print_next(console: Console) -> None:
+        if commands:
+            block(console, f"next: {min(commands, key=lambda command: command[0])[1]}")
+
+    trees = options.show_each(as_json, checks(), print_next)
+    _refuse_none(trees)
     if not all(tree["ok"] for tree in trees):
         raise SystemExit(1)
+
+
+def _refuse_none(trees: list[Any]) -> None:
+    if not trees:
+        raise UserError("every size was skipped: give a size with --shapes or --input")
 
 
 def _checked(
@@ -167,7 +166,7 @@ def _checked(
     oracle: Oracle,
     inputs: Arrays,
     names: list[str],
-    found: Arrays,
+    outputs: Arrays,
     expected: Arrays,
     tolerance: float,
     absolute: float,
@@ -177,28 +176,28 @@ def _checked(
     from stormdrop.compare.exact import CheckedOutput, ExactReference, ShakenPeer, judged
     from stormdrop.compare.oracle import agreements
 
-    beside = agreements(names, found, expected, tolerance, absolute)
+    beside = agreements(names, outputs, expected, tolerance, absolute)
     if all(a.ok for a in beside) or sized.opened is None:
         return [CheckedOutput(a) for a in beside]
     if sized.opened.mixed is not None:  # onnxruntime has a part of the graph
-        say(notes(), f"outside the tolerance: {oracle.told} runs on rounded inputs, for comparison")
-        return judged(beside, found, expected, ShakenPeer(oracle.run, inputs), lambda text: say(notes(), text))
-    say(notes(), f"outside the tolerance: the reference in f64 judges, for at most {seconds:g} s (--f64-time)")
+        remark(f"outside the tolerance: {oracle.label} runs on rounded inputs, for comparison")
+        return judged(beside, outputs, expected, ShakenPeer(oracle.run, inputs), remark)
+    remark(f"outside the tolerance: the reference in f64 judges, for at most {seconds:g} s (--f64-time)")
     reference = ExactReference(sized.opened.graph, sized.arrays, seconds)
-    return judged(beside, found, expected, reference, lambda text: say(notes(), text))
+    return judged(beside, outputs, expected, reference, remark)
 
 
 def _following(
     source: Source, sized: Sized, oracle: Oracle, checked: list[CheckedOutput], seed: int | None
 ) -> tuple[int, str]:
-    """Returns the next command at a size and its rank.
+    """Returns the rank of the next command at a size, and the command.
 
     The command is the reference as judge, a look at the model, other inputs, or a race.
     """
     from stormdrop.compare.oracle import Reference
 
     conclusions = {c.conclusion for c in checked}
-    shapes = {k: a.shape for k, a in sized.arrays.items()} if sized.told else source.shapes
+    shapes = {k: a.shape for k, a in sized.arrays.items()} if sized.shapes_text else source.shapes
     words = [source.model, *options.shape_arguments(shapes)]
     model = shlex.join([*words, *(word for text in source.bound for word in ("--bind", text))])
     if "wrong" in conclusions:
@@ -210,24 +209,24 @@ def _following(
     return 2, f"stormdrop bench {model}"
 
 
-def _judged(source: Source, sizes: Iterable[Sized], against: str | None, threads: int | None) -> Judged:
+def _judged(source: Source, sizes: Iterable[Sized], against: str | None) -> Judged:
     from stormdrop.compare.oracle import Reference
 
     oracle: Oracle | None = None
     for sized in sizes:
         opened = sized.opened or source.open()
         if oracle is None or isinstance(oracle, Reference):  # the reference has one graph for each size
-            oracle = _oracle(opened, against, threads, is_first=oracle is None)
+            oracle = _oracle(opened, against, source.threads, is_first=oracle is None)
         yield sized, oracle, opened.bound
 
 
 def _judgeable(model: Model) -> list[str]:
-    """Returns the outputs that hold numbers. Texts and sequences are computed by onnxruntime alone."""
+    """Returns the names of outputs with numbers, with a remark on texts and sequences, which onnxruntime computes."""
     from stormdrop.model.mixed import ForeignPort
 
     foreign = [p for p in model.outputs if isinstance(p, ForeignPort)]
     for port in foreign:
-        say(notes(), f"the output {name_text(port.name)} ({port.type}) is of onnxruntime, and is not compared")
+        remark(f"the output {name_text(port.name)} ({port.type}) is of onnxruntime, and is not compared")
     return [p.name for p in model.outputs if p not in foreign]
 
 
@@ -239,12 +238,12 @@ def _oracle(opened: Opened, against: str | None, threads: int | None, is_first: 
     if opened.mixed is not None and against == "reference":
         return OnnxReference(opened.onnx)
     if opened.mixed is not None and is_first:
-        say(notes(), "onnxruntime judges the whole model: the parts that it runs itself are right by definition")
+        remark("onnxruntime judges the whole model: the parts that it runs itself are right by definition")
     if against == "onnxruntime" or (against is None and has_onnxruntime()):
         return OnnxRuntime(opened.onnx, thread_count(threads))
     if is_first:
         why = "" if against else "onnxruntime is not installed; "
-        say(notes(), f"{why}comparing with the reference interpreter, which takes minutes for a large model")
+        remark(f"{why}comparing with the reference interpreter, which takes minutes for a large model")
     return Reference(opened.graph)
 
 
@@ -273,15 +272,15 @@ Examples:
     help="Also time beside N programs that each keep a CPU busy; may be repeated.",
 )
 @click.option("--profile", is_flag=True, help="Also say where the time goes, kernel by kernel.")
-@options.pool
+@options.spin
+@options.affinity
 @input_options
-@taken_option
-@options.on_models
+@schedule_options
+@machine_options
 @click.pass_context
 def bench(
     ctx: click.Context,
     source: Source,
-    compiled: str | None,
     against: str | None,
     repeats: int | None,
     seconds: float,
@@ -292,9 +291,6 @@ def bench(
     affinity: str | None,
     given: tuple[str, ...],
     seed: int,
-    taken: str | None,
-    target_name: str | None,
-    threads: int | None,
     as_json: bool,
 ) -> None:
     """Time whole runs of a MODEL (an ONNX file, zoo:NAME, or a compiled .sd file), NumPy arrays in and out.
@@ -302,73 +298,85 @@ def bench(
     Each side runs in a process of its own, in steady loops that alternate; medians are compared. A call after a rest
     and CPU time are printed beside them. A model with a part in onnxruntime is compiled again in its process.
     """
-    from stormdrop.compare.steady import Side, steady
     from stormdrop.device.pool.pool import PoolSettings
-    from stormdrop.device.threads import thread_count
-    from stormdrop.model.mixed import MixedModel
-    from stormdrop.model.open_model import load_compiled
-    from stormdrop.report.versus import bench_json, print_bench, print_profile
 
     pool: dict[str, Any] = {k: v for k, v in (("spin", spin), ("affinity", affinity)) if v is not None}
-    if pool:  # a fault is reported before anything is compiled
+    if pool:  # an error before anything is compiled
         with options.wrong_usage():
-            PoolSettings.of(threads, spin, affinity).cpus()
+            PoolSettings.of(source.threads, spin, affinity).cpus()
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
         raise click.UsageError("--repeats and --time exclude each other: give either")
-    if source.is_compiled and (against is not None or compiled is not None):
+    if source.is_compiled and (against is not None or source.compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
-    trees: list[dict[str, Any]] = []
-    for sized in sizes_of(source, given, seed, compiled, target_name, threads, taken):
-        made = sized.make()
-        model, arrays, opened = made.model, sized.arrays, sized.opened
-        model.run(arrays)  # a model with open dimensions is compiled for these
-        native = models_of(model)[-1]
-        is_mixed = any(isinstance(m, MixedModel) for m in models_of(model))
-        is_for_gpu = not is_mixed and native.image.is_for_gpu
-        units = threads_text(model.threads) if is_mixed else native.image.units
-        settings = {"stormdrop": "; ".join([made.told, units, *(f"{k} {v}" for k, v in pool.items())])}
-        peer_threads = thread_count(threads) if is_for_gpu else model.threads
-        with TemporaryDirectory() as folder:
-            if is_mixed and opened is not None:  # no file holds it: the process compiles it again
-                told_there = {**source.settings(taken), "fallback": "onnxruntime", **pool}
-                side = Side("mixed", _onnx_file(opened, folder), model.threads, arrays, told_there)
-            else:
-                file = Path(folder) / "model.sd"
-                model.save(file)
-                if pool:
-                    model = load_compiled(file, model.threads, **pool)
-                where = {"ordinal": native.ordinal} if is_for_gpu else {}
-                side = Side("stormdrop", file, model.threads, arrays, {**pool, **where})
-            sides = {"stormdrop": side}
-            if against is not None and opened is not None:
-                all_arrays = {**arrays, **opened.bound}
-                doubt = partial(_doubt, opened, model, peer_threads, arrays, all_arrays)
-                if (peer := judged_at(sized, doubt)) is None:
-                    continue
-                settings["onnxruntime"] = peer
-                sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), peer_threads, all_arrays)
-            if as_json:
-                for name, told in settings.items():
-                    say(notes(), f"{name}: {told}")
-            with notes().status("timing") as status:
-                timed = partial(steady, sides, seconds, repeats=repeats, warm_up=warm_up, tell=status.update)
-                times, beside = timed(), {count: timed(busy=count) for count in dict.fromkeys(busy)}
-        spreads = {name: t.runs.spread for name, t in times.items()}
-        restless = max(spreads, key=spreads.__getitem__)
-        if spreads[restless] > RESTLESS:
-            say(notes(), f"times of {restless} spread by {spreads[restless]:.0%}: is something else running here?")
-        kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
-        tree = bench_json(source.model, model.threads, times, beside)
-        trees.append(tree | ({"profile": kernels.to_json()} if kernels is not None else {}))
-        if not as_json:
-            print_bench(results(), f"{source.model}{sized.shown}", units, times, beside, settings)
-            if kernels is not None:
-                print_profile(results(), kernels)
-                shapes = {name: array.shape for name, array in arrays.items()} if made.is_open else None
-                print_show_hint(results(), source, kernels.by_task().shown_id, shapes)
-    refuse_no_size(trees)
-    if as_json:
-        options.print_json(one_or_sizes(trees))
+    clock = {"seconds": seconds, "repeats": repeats, "warm_up": warm_up}
+    timed = (_timed(source, sized, against, busy, profile, pool, clock) for sized in sizes_of(source, given, seed))
+    _refuse_none(options.show_each(as_json, (shown for shown in timed if shown is not None)))
+
+
+def _timed(
+    source: Source,
+    sized: Sized,
+    against: str | None,
+    busy: tuple[int, ...],
+    profile: bool,
+    pool: dict[str, Any],
+    clock: dict[str, Any],
+) -> options.Shown | None:
+    """Times a model at one size; None for a skipped size. `clock` has the options of `steady`."""
+    from stormdrop.compare.steady import Side, steady
+    from stormdrop.device.threads import thread_count
+    from stormdrop.model.mixed import MixedModel
+    from stormdrop.model.open_model import load
+    from stormdrop.report.versus import bench_json, print_bench, print_profile
+
+    made = sized.make()
+    model, arrays, opened = made.model, sized.arrays, sized.opened
+    model.run(arrays)  # a model with open dimensions is compiled for these
+    native = models_of(model)[-1]
+    is_mixed = any(isinstance(m, MixedModel) for m in models_of(model))
+    is_for_gpu = not is_mixed and native.image.is_for_gpu
+    units = threads_text(model.threads) if is_mixed else native.image.units
+    settings = {"stormdrop": "; ".join([made.schedules_text, units, *(f"{k} {v}" for k, v in pool.items())])}
+    peer_threads = thread_count(source.threads) if is_for_gpu else model.threads
+    with TemporaryDirectory() as folder:
+        if is_mixed and opened is not None:  # no file can hold it: the other process compiles it again
+            there = {**source.settings(), "fallback": "onnxruntime", **pool}
+            side = Side("mixed", _onnx_file(opened, folder), model.threads, arrays, there)
+        else:
+            file = Path(folder) / "model.sd"
+            model.save(file)
+            if pool:
+                model = load(file, model.threads, **pool)
+            where = {"ordinal": native.ordinal} if is_for_gpu else {}
+            side = Side("stormdrop", file, model.threads, arrays, {**pool, **where})
+        sides = {"stormdrop": side}
+        if against is not None and opened is not None:
+            all_arrays = {**arrays, **opened.bound}
+            doubt = partial(_doubt, opened, model, peer_threads, arrays, all_arrays)
+            if (peer := judged_at(sized, doubt)) is None:
+                return None
+            settings["onnxruntime"] = peer
+            sides["onnxruntime"] = Side("onnxruntime", _onnx_file(opened, folder), peer_threads, all_arrays)
+        with notes().status("timing") as status:
+            run = partial(steady, sides, tell=status.update, **clock)
+            times, beside = run(), {count: run(busy=count) for count in dict.fromkeys(busy)}
+    spreads = {name: t.runs.spread for name, t in times.items()}
+    restless = max(spreads, key=spreads.__getitem__)
+    if spreads[restless] > RESTLESS:
+        remark(f"times of {restless} spread by {spreads[restless]:.0%}: is something else running here?")
+    kernels = model.profile(*(arrays[p.name] for p in model.inputs), repeats=PROFILED) if profile else None
+    tree = {**bench_json(source.model, model.threads, times, beside), "settings": settings}
+    if kernels is not None:
+        tree["profile"] = kernels.to_json()
+
+    def print_text(console: Console) -> None:
+        print_bench(console, f"{source.model}{sized.suffix}", units, times, beside, settings)
+        if kernels is not None:
+            print_profile(console, kernels)
+            shapes = {name: array.shape for name, array in arrays.items()} if made.is_open else None
+            print_show_hint(console, source, kernels.by_task().shown_id, shapes)
+
+    return tree, print_text
 
 
 def _onnx_file(opened: Opened, folder: str) -> Path:
@@ -388,9 +396,8 @@ def _doubt(opened: Opened, model: Model, threads: int, arrays: Arrays, all_array
     from stormdrop.compare.oracle import OnnxRuntime, agreements
 
     peer = OnnxRuntime(opened.onnx, threads)
-    judged = agreements(_judgeable(model), model.run(arrays), peer.run(all_arrays))
-    for a in judged:
+    for a in agreements(_judgeable(model), model.run(arrays), peer.run(all_arrays)):
         if not a.ok:
-            told = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"
-            say(notes(), f"WARNING: {told}; see `stormdrop check`")
+            fault = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"
+            remark(f"WARNING: {fault}; see `stormdrop check`")
     return peer.settings

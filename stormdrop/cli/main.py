@@ -45,8 +45,7 @@ class _Commands(click.Group):
         except StormdropError as error:
             raise click.ClickException(clean(" ".join(str(error).split()))) from error
         except MemoryError as error:
-            told = f"out of memory: {error or 'this machine has not enough of it'}"
-            raise click.ClickException(clean(told)) from error
+            raise click.ClickException(clean(f"out of memory: {error or 'this machine has too little'}")) from error
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -58,8 +57,8 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the sections of commands, the most used commands first."""
         for title, names in _SECTIONS.items():
-            found = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
-            rows = [(name, command.get_short_help_str(formatter.width)) for name, command in found]
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            rows = [(name, command.get_short_help_str(formatter.width)) for name, command in commands]
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=12)
 
@@ -72,7 +71,7 @@ class _Commands(click.Group):
 
 
 class _Elsewhere(click.Command):
-    """A command with a module that is imported only by a call: the help of all commands does without it."""
+    """A command with a module that only a call imports: the help of all commands is quick."""
 
     def __init__(self, name: str, module: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
@@ -115,8 +114,8 @@ _ELSEWHERE = {
     "zoo": ("stormdrop.cli.zoo", "Well-known networks with random weights, as ONNX files."),
 }
 
-for _name, (_module, _told) in _ELSEWHERE.items():
-    main.add_command(_Elsewhere(_name, _module, _told))
+for _name, (_module, _short_help) in _ELSEWHERE.items():
+    main.add_command(_Elsewhere(_name, _module, _short_help))
 
 
 @main.command(
@@ -145,8 +144,8 @@ def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: boo
 
     target = detect(threads)
     warn_if_crowded(target.threads)
-    found = measure_peak(target, fresh)
-    options.show(as_json, encode(found), lambda console: print_peak(console, target, found))
+    peak = measure_peak(target, fresh)
+    options.show(as_json, encode(peak), lambda console: print_peak(console, target, peak))
 
 
 def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
@@ -158,8 +157,8 @@ def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
     from stormdrop.report.machine import print_gpu_peak
 
     ordinal = int(target_name.partition(":")[2] or 0)
-    found = measure_gpu_peak(cuda_device(ordinal), fresh)
-    options.show(as_json, encode(found), lambda console: print_gpu_peak(console, detect_gpu(ordinal), found))
+    gpu, peak = detect_gpu(ordinal), measure_gpu_peak(cuda_device(ordinal), fresh)
+    options.show(as_json, encode(peak), lambda console: print_gpu_peak(console, gpu, peak))
 
 
 @main.command(
@@ -179,7 +178,7 @@ def doctor(target_name: str | None, threads: int | None, as_json: bool) -> None:
     from stormdrop.doctor.doctor import diagnose
     from stormdrop.report.machine import print_diagnosis
 
-    found = diagnose(threads, target_name)
-    options.show(as_json, found.to_json(), lambda console: print_diagnosis(console, found))
-    if not found.ok:
+    diagnosis = diagnose(threads, target_name)
+    options.show(as_json, diagnosis.to_json(), lambda console: print_diagnosis(console, diagnosis))
+    if not diagnosis.ok:
         raise SystemExit(1)

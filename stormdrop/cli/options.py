@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stormdrop.base.arguments import FALLBACKS
 from stormdrop.base.errors import UserError
 from stormdrop.report.console import results
 from stormdrop.report.text import clean
+from stormdrop.target.microkernels import PRECISIONS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +39,6 @@ SEARCHES = ("random", "storm", "droplet", "storm+droplet")
 """The strategies of `stormdrop.tuning.strategies`, which is not imported for the sake of `--help`."""
 REUSES = ("seed", "only", "off")
 """The modes of `stormdrop.tuning.reuse`."""
-PRECISIONS = ("f32", "tf32", "3xtf32", "bf16", "fp16")
-"""The precisions of `stormdrop.target.microkernels`."""
 
 
 def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[object], float]:
@@ -86,8 +86,8 @@ def weights_of(value: str) -> tuple[float, ...]:
     return weights
 
 
-def count(name: str, told: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
-    return click.option(name, type=click.IntRange(min=least), metavar="N", help=told, **more)
+def count(name: str, text: str, least: int = 1, **more: Any) -> Callable[[Any], Any]:
+    return click.option(name, type=click.IntRange(min=least), metavar="N", help=text, **more)
 
 
 def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
@@ -103,21 +103,20 @@ def output(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
     return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=told)
 
 
-_told = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
-kept = click.option("--store", "store_path", metavar="PATH", help=_told)
-_told = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
-threads = count("--threads", _told)
-_told = "Microseconds that a waiting thread spins before it sleeps.  [default: STORMDROP_SPIN, else 30]"
-spin = click.option("--spin", type=click.FloatRange(0), metavar="N", help=_told)
-_told = "Where threads run: none, compact, spread, or CPUs such as 0-3,8.  [default: STORMDROP_AFFINITY, else none]"
-affinity = click.option("--affinity", metavar="CPUS", help=_told)
-_told = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
-rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_told)
-_told = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
-operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_told)
-_told = "Where operators run that are not supported here; none: refuse them; auto: onnxruntime if installed."
-_choices = click.Choice(["auto", "onnxruntime", "none"])
-fallback = click.option("--fallback", type=_choices, default="auto", show_default=True, help=_told)
+_text = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
+kept = click.option("--store", "store_path", metavar="PATH", help=_text)
+_text = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
+threads = count("--threads", _text)
+_text = "Microseconds that a waiting thread spins before it sleeps.  [default: STORMDROP_SPIN, else 30]"
+spin = click.option("--spin", type=click.FloatRange(0), metavar="N", help=_text)
+_text = "Where threads run: none, compact, spread, or CPUs such as 0-3,8.  [default: STORMDROP_AFFINITY, else none]"
+affinity = click.option("--affinity", metavar="CPUS", help=_text)
+_text = "A derivation rule of your own, beside the built-in ones; found from here too; may be repeated."
+rule = click.option("--rule", "own_rules", multiple=True, metavar="package.module:Class", help=_text)
+_text = "An operator of your own (sd.CustomOperator); found from here too; may be repeated."
+operator = click.option("--operator", "own_operators", multiple=True, metavar="package.module:NAME", help=_text)
+_text = "Where operators run that are not supported here; none: refuse them; auto: onnxruntime if installed."
+fallback = click.option("--fallback", type=click.Choice(FALLBACKS), default="auto", show_default=True, help=_text)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
@@ -133,8 +132,8 @@ def _target_name(ctx: click.Context, param: click.Parameter, value: str | None) 
     return value
 
 
-_told = "Where to run: host, cuda, cuda:1 (a GPU by its number); cuda:sm_80: compile for that.  [default: host]"
-target = click.option("--target", "target_name", metavar="TARGET", callback=_target_name, help=_told)
+_text = "Where to run: host, cuda, cuda:1 (a GPU by its number); cuda:sm_80: compile for that.  [default: host]"
+target = click.option("--target", "target_name", metavar="TARGET", callback=_target_name, help=_text)
 
 
 def machine(target_name: str | None, threads: int | None) -> Target:
@@ -144,27 +143,30 @@ def machine(target_name: str | None, threads: int | None) -> Target:
     return target_for(target_name, threads)
 
 
-def rules_with(own_rules: tuple[str, ...]) -> tuple[Rule, ...]:
+def rules_with(references: tuple[str, ...]) -> tuple[Rule, ...]:
     """Returns the built-in rules and the rules of `--rule`, whose modules may be in the current directory."""
     from stormdrop.space.rule_names import checked, imported
     from stormdrop.space.rules import RULES
 
-    if not own_rules:
-        return RULES
-    sys.path.append(os.getcwd())
-    with wrong_usage():
-        return checked((*RULES, *imported(own_rules)))
+    with _found_here(references):
+        return checked((*RULES, *imported(references)))
 
 
 def operators_of(references: tuple[str, ...]) -> tuple[CustomOperator, ...]:
     """Returns the operators of `--operator`, whose modules may be in the current directory."""
     from stormdrop.frontend.custom import imported
 
-    if not references:
-        return ()
-    sys.path.append(os.getcwd())
-    with wrong_usage():
+    with _found_here(references):
         return imported(references)
+
+
+@contextmanager
+def _found_here(references: Sequence[str]) -> Generator[None]:
+    """Imports modules from the current directory too; an error is wrong usage."""
+    if references:
+        sys.path.append(os.getcwd())
+    with wrong_usage():
+        yield
 
 
 ARGUMENTS = "stormdrop.base.arguments"
@@ -204,16 +206,34 @@ def refuse_unwritable(path: Path) -> None:
         raise UserError(f"cannot write {path}: there is no directory {path.parent}")
 
 
+Shown = tuple[Any, Callable[["Console"], None]]
+"""The result of a command: its JSON tree, and the printer of its text."""
+
+
 def print_json(tree: object) -> None:
     click.echo(json.dumps(tree, allow_nan=False))
 
 
 def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> None:
     """Prints one JSON object, or a text for people."""
-    if as_json:
-        print_json(tree)
-    else:
-        print_text(results())
+    show_each(as_json, [(tree, print_text)])
+
+
+def show_each(
+    as_json: bool, shown: Iterable[Shown], print_end: Callable[[Console], None] = lambda console: None
+) -> list[Any]:
+    """Prints the text of each size as soon as it is there, or at the end one JSON object. Returns the JSON trees."""
+    console = None if as_json else results()
+    trees: list[Any] = []
+    for tree, print_text in shown:
+        trees.append(tree)
+        if console is not None:
+            print_text(console)
+    if console is not None:
+        print_end(console)
+    elif trees:
+        print_json(trees[0] if len(trees) == 1 else {"sizes": trees})
+    return trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +251,8 @@ def log(command: Any) -> Any:
     path = click.Path(dir_okay=False, path_type=Path)
     set_up: Any = {"expose_value": False, "callback": _log}
     file = click.option("--log-file", type=path, metavar="PATH", help="Append everything to this file.", **set_up)
-    told = "Log rounds and new bests instead of showing them live; twice: every trial."
-    return file(click.option("-v", "--verbose", "verbosity", count=True, help=told, **set_up)(command))
+    text = "Log rounds and new bests instead of showing them live; twice: every trial."
+    return file(click.option("-v", "--verbose", "verbosity", count=True, help=text, **set_up)(command))
 
 
 def _log(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -268,14 +288,9 @@ def on_models(command: Any) -> Any:
             target_name = f"{target_name}/{precision}"
         return command(*args, target_name=target_name, **options)
 
-    told = "Of the factors of f32 products on a GPU; all but f32 use matrix instructions.  [default: f32]"
-    chosen = click.option("--precision", type=click.Choice(PRECISIONS), help=told)
+    text = "Of the factors of f32 products on a GPU; all but f32 use matrix instructions.  [default: f32]"
+    chosen = click.option("--precision", type=click.Choice(PRECISIONS), help=text)
     return target(chosen(threads(as_json(log(run)))))
-
-
-def pool(command: Any) -> Any:
-    """Adds the options of waiting and placement of a model's threads: `--spin` and `--affinity`."""
-    return spin(affinity(command))
 
 
 def log_options(ctx: click.Context) -> LogOptions:

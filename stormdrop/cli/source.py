@@ -1,6 +1,7 @@
-"""The model of a command: a file, `zoo:NAME` or a compiled model, and options for reading and building it.
+"""The model of a command: a file, `zoo:NAME` or a compiled model, with the options for reading and compiling it.
 
-A model is read once, so that a warning of its import is printed once.
+A model is read once, so that a warning of its import is printed once. `compile_model` of `stormdrop.compiler.compile`
+compiles all models; the functions here only print its events.
 """
 
 from __future__ import annotations
@@ -8,17 +9,17 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from stormdrop.base.arguments import shape_from
-from stormdrop.base.errors import StormdropError, UserError
+from stormdrop.base.errors import UserError
 from stormdrop.cli import options
-from stormdrop.cli.one_size import first_size, only_size
 from stormdrop.compiler import COMPILED, ZOO
 from stormdrop.report.console import notes, say
 from stormdrop.report.text import clean, one_line
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stormdrop.compiler.choose import Choose
+    from stormdrop.compiler.events import Event, Listen
+    from stormdrop.compiler.options import CompileOptions
     from stormdrop.compiler.specialise import OpenSource
     from stormdrop.device.arrays import Wanted
     from stormdrop.frontend.mixed import MixedGraph
@@ -41,9 +44,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
+Schedules = Literal["verdicts", "trials", "defaults"]
+LONGEST = 500
+"""Characters of a remark, which may quote a name of any length."""
+
 
 def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
-    """Parses an input and its shape: input=1x3x224x224. The name may hold anything, also another `=`."""
+    """Parses an input and its shape: input=1x3x224x224. The name may contain anything, also another `=`."""
     name, _, extents = value.rpartition("=")
     try:
         if name:
@@ -55,7 +62,7 @@ def shape_of(value: str) -> tuple[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model as named on the command line."""
+    """A model as named on the command line, and the options of its command."""
 
     model: str
     shapes: Mapping[str, tuple[int, ...]]
@@ -70,10 +77,16 @@ class Source:
     """The shapes of each size, if `--shapes` gives an input several shapes; `shapes` is empty then."""
     fallback: Fallback | None = None
     """The other runtime; without one, operators that are not supported are refused."""
+    target_name: str | None = None
+    threads: int | None = None
+    schedules: Schedules = "verdicts"
+    """The schedules to use: verdicts of tuning, else the fastest trials, or defaults alone."""
+    compiled: str | None = None
+    """The compiled model to run in place of this model."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules that its schedules may follow. Raises click.UsageError."""
+        """The rules that schedules may follow. Raises click.UsageError."""
         return options.rules_with(self.own_rules)
 
     @property
@@ -81,8 +94,13 @@ class Source:
         return not self.model.startswith(ZOO) and self.model.endswith(COMPILED)
 
     @property
+    def is_built(self) -> bool:
+        """True if the command runs a model that was compiled before."""
+        return self.compiled is not None or self.is_compiled
+
+    @property
     def stem(self) -> str:
-        """The stem of names of files made of it."""
+        """The stem of the names of files made of the model."""
         return self.model.removeprefix(ZOO) if self.model.startswith(ZOO) else Path(self.model).stem
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Source:
@@ -99,6 +117,15 @@ class Source:
 
         return network(self.model, self.shapes, bool(self.sizes)) if self.model.startswith(ZOO) else self.model
 
+    @property
+    def operators(self) -> tuple[Any, ...]:
+        """The operators of `--operator`. Raises click.UsageError."""
+        return options.operators_of(self.own_operators)
+
+    def target(self) -> Target:
+        """Returns the target of `--target` and `--threads`. Raises UserError."""
+        return options.machine(self.target_name, self.threads)
+
     def unsettled(self) -> OpenSource | None:
         """Returns the model if it leaves dimensions open that `--shapes` does not give, else None. Raises UserError."""
         from stormdrop.compare.inputs import read_bound
@@ -109,39 +136,45 @@ class Source:
             return None
         if not self.model.startswith(ZOO) and not os.path.exists(self.model):
             return None  # an error when it is opened
-        origin, operators = self.origin(), options.operators_of(self.own_operators)
-        return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), operators, self.fallback)
+        origin = self.origin()
+        return open_source(origin, parsed(origin), self.shapes, read_bound(self.bound), self.operators, self.fallback)
 
-    def settings(self, taken: str | None) -> dict[str, Any]:
-        """Returns the options by which another process compiles it; modules and files are named."""
+    def settings(self) -> dict[str, Any]:
+        """Returns the options by which another process compiles the model; modules and files are named."""
         return {
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "bound": list(self.bound),
             "winograd": self.winograd,
-            "taken": taken,
+            "schedules": self.schedules,
             "rules": list(self.own_rules),
             "operators": list(self.own_operators),
         }
 
-    @property
-    def onnx(self) -> str | bytes:
-        """The model as another runtime takes it: a path, or the bytes of a network of the zoo."""
-        origin = self.origin()
-        return origin if isinstance(origin, str) else origin.SerializeToString()
+    def compile_options(self, **reading: Any) -> CompileOptions:
+        """Returns the options of compiling; `reading` has the options of a model that is not read yet."""
+        from stormdrop.compiler.options import CompileOptions, MachineOptions, ReadOptions
 
-    def open(self) -> Opened:
-        """Reads the model. An open batch is 1, with a note.
+        return CompileOptions(
+            read=ReadOptions(winograd=self.winograd, **reading),
+            machine=MachineOptions(target=self.target()),
+            rules=self.rules,
+            schedules=(lambda task: None) if self.schedules == "defaults" else None,
+            unproved=self.schedules == "trials",
+        )
 
-        Raises UserError, for other open dimensions with sizes that work; click.UsageError for an unknown network, or a
-        model that is compiled already.
+    def choices(self, parts: Partition, target: Target) -> Choose:
+        """Returns the choices of compiling for a model's tasks."""
+        from stormdrop.compiler.compile import choices
+
+        return choices(parts, target, self.compile_options(), announce)
+
+    def open(self, is_any_size: bool = False) -> Opened:
+        """Reads the model. An open batch is 1, with a note; with `is_any_size`, other open dimensions get the first
+        size that works.
+
+        Raises UserError, for other open dimensions with a size that works; click.UsageError for an unknown network, or
+        a model that is compiled already.
         """
-        return self._opened(only_size)
-
-    def open_somewhere(self) -> Opened:
-        """Reads the model as `open` does, a model with open dimensions at the first size that works."""
-        return self._opened(first_size)
-
-    def _opened(self, settled: Callable[[str, OpenSource], Mapping[str, tuple[int, ...]]]) -> Opened:
         from stormdrop.compare.inputs import read_bound
         from stormdrop.compiler.compile import load_parts
         from stormdrop.compiler.specialise import open_source
@@ -160,11 +193,10 @@ class Source:
                 describe(self.model.removeprefix(ZOO))
         if self.sizes:
             raise click.UsageError("--shapes gives several shapes of one input; this takes one size")
-        bound, origin = read_bound(self.bound), self.origin()
-        operators = options.operators_of(self.own_operators)
+        bound, origin, operators = read_bound(self.bound), self.origin(), self.operators
         try:
             opened = open_source(origin, parsed(origin), self.shapes, bound, operators, self.fallback)
-            chosen = {} if opened is None else settled(self.model, opened)
+            chosen = {} if opened is None else self._chosen(opened, is_any_size)
             read = load_parts(origin, {**self.shapes, **chosen}, bound, operators, fallback=self.fallback)
             graph, mixed = (read.native, read) if isinstance(read, MixedGraph) else (read, None)
             return Opened(graph, origin, bound, self.winograd, mixed, chosen, opened and opened.interface)
@@ -178,33 +210,54 @@ class Source:
             hint = f"; the zoo has one: {ZOO}{self.stem}" if self.stem in names() else ""
             raise UserError(f"{error}{hint}") from error
 
-    def open_images(self, threads: int | None) -> tuple[Image, ...]:
+    def _chosen(self, opened: OpenSource, is_any_size: bool) -> Mapping[str, tuple[int, ...]]:
+        """Returns shapes for the open dimensions, with a note."""
+        from stormdrop.compiler.open_sizes import OpenSizes, batch_text
+        from stormdrop.ir.shape import shapes_text
+
+        sizes = OpenSizes.of(opened)
+        shapes = sizes.batch_of_one()
+        if shapes is not None:
+            text = batch_text(self.model, shapes)
+        elif is_any_size:
+            (shapes,) = sizes.first().sizes
+            text = f"dimensions are open: {shapes_text(shapes)} is taken"
+        else:
+            command = functools.partial(options.command_with, model=self.model)
+            raise sizes.needed(self.model, lambda shapes: command(options.shape_arguments(shapes)))
+        remark(f"{text}; --shapes gives another size")
+        return shapes
+
+    def open_images(self) -> tuple[Image, ...]:
         """Returns the images of a compiled model, by size, whether or not it runs here."""
         from stormdrop.model.image import Image
         from stormdrop.model.package import load_any
 
         self._check_settled()
-        found = load_any(self.model, threads)[0]
-        return (found,) if isinstance(found, Image) else found.images
+        loaded = load_any(self.model, self.threads)[0]
+        return (loaded,) if isinstance(loaded, Image) else loaded.images
 
-    def open_compiled(self, threads: int | None, target_name: str | None = None) -> Model:
-        """Reads a model that was compiled before."""
-        from stormdrop.model.open_model import load_compiled
+    def open_compiled(self) -> Model:
+        """Opens the compiled model of `--compiled`, or of the command."""
+        from stormdrop.model.open_model import load
 
-        self._check_settled()
-        name, _, precision = (target_name or "").partition("/")
+        if self.compiled is None:
+            self._check_settled()
+        elif not self.compiled.endswith(COMPILED):
+            raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
+        name, _, precision = (self.target_name or "").partition("/")
         if precision:
             raise click.UsageError("the precision of a compiled model is settled: leave it out")
         _, _, which = name.partition(":")
         if which.startswith("sm_"):
             raise click.UsageError("the target of a compiled model is settled: --target takes cuda:NUMBER here")
-        return load_compiled(self.model, threads, int(which or 0))
+        return load(self.compiled or self.model, self.threads, int(which or 0))
 
     def _check_settled(self) -> None:
         """Raises click.UsageError if options for reading or building are given with a compiled model."""
         if self.shapes or self.sizes or self.bound or self.own_operators:
-            told = "shapes, constants and operators of a compiled model are settled"
-            raise click.UsageError(f"{told}: leave out --shapes, --bind and --operator")
+            fault = "shapes, constants and operators of a compiled model are settled"
+            raise click.UsageError(f"{fault}: leave out --shapes, --bind and --operator")
         if not self.winograd or self.own_rules:
             raise click.UsageError("how a compiled model is computed is settled: leave out --no-winograd and --rule")
 
@@ -222,13 +275,13 @@ class Opened:
     winograd: bool = True
     mixed: MixedGraph | None = None
     chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """The shapes that were chosen here, of inputs with open dimensions."""
+    """The shapes that this command chose for inputs with open dimensions."""
     declared: Interface | None = None
     """The inputs and outputs of a model with open dimensions."""
 
     @property
     def inputs(self) -> Sequence[Wanted]:
-        """The inputs of the model. Raises UserError for texts and sequences, which no file can give."""
+        """The inputs of the model. Raises UserError for texts and sequences, which no file can hold."""
         from stormdrop.model.mixed import ForeignPort, port_of
 
         ports = self.graph.inputs if self.mixed is None else [port_of(p) for p in self.mixed.inputs]
@@ -243,27 +296,28 @@ class Opened:
 
     @property
     def parts(self) -> Partition:
-        """Its kernels; the graph passes run each time."""
+        """The tasks of the model; the graph passes run each time."""
         from stormdrop.compiler.compile import tasks_of
 
         return tasks_of(self.graph, self.winograd)
 
     @property
     def tuned_parts(self) -> Partition:
-        """Its kernels. Raises UserError where it has none, since another runtime computes everything."""
+        """The tasks of the model. Raises UserError if another runtime computes everything."""
         if self.mixed is not None and not self.mixed.own:
             raise UserError(f"{self.mixed.summary}: nothing is left to tune")
         return self.parts
 
     @property
     def onnx(self) -> str | bytes:
+        """The model for another runtime: a path, or the bytes of a network of the zoo."""
         return self.origin if isinstance(self.origin, str) else self.origin.SerializeToString()
 
     def size_key(self, source: Source) -> str:
         """Returns the key of this size, if the model leaves dimensions open; else an empty key."""
         from stormdrop.compiler.compile import size_key
 
-        return size_key(source.model, self.graph, self.bound, options.operators_of(source.own_operators))
+        return size_key(source.model, self.graph, self.bound, source.operators)
 
 
 def source_options(command: Callable[..., Any], several: bool = False) -> Any:
@@ -277,45 +331,68 @@ def source_options(command: Callable[..., Any], several: bool = False) -> Any:
         *args: Any,
         model: str | tuple[str, ...],
         shapes: tuple[tuple[str, tuple[int, ...]], ...],
-        bound: tuple[str, ...],
-        no_winograd: bool,
-        own_rules: tuple[str, ...],
-        own_operators: tuple[str, ...],
         fallback: str,
         **rest: Any,
     ) -> Any:
         sizes = _sizes(shapes)
-        one_size, several_sizes = (sizes[0], ()) if len(sizes) == 1 else ({}, sizes)
+        given: dict[str, Any] = {name: rest.pop(name) for name in ("bound", "winograd", "own_rules", "own_operators")}
+        given |= {"shapes": sizes[0], "sizes": ()} if len(sizes) == 1 else {"shapes": {}, "sizes": sizes}
         models = (model,) if isinstance(model, str) else model
-        other = _fallback(fallback, models, rest.get("target_name"))
-        found = tuple(
-            Source(one, one_size, bound, not no_winograd, own_rules, own_operators, several_sizes, other)
-            for one in models
-        )
-        return command(*args, **({"sources": found} if several else {"source": found[0]}), **rest)
+        given["fallback"] = _fallback(fallback, models, rest.get("target_name"))
+        sources = tuple(Source(one, **given) for one in models)
+        return command(*args, **({"sources": sources} if several else {"source": sources[0]}), **rest)
 
-    told = "The shape of an input that leaves it open; may be repeated, and an input named again begins another size."
-    shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=told)
-    told = "An input that is always this array: it becomes a constant; may be repeated."
-    bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=told)
-    direct = click.option("--no-winograd", is_flag=True, help="Sum 3x3 convolutions directly: slower, but rounds less.")
+    text = "The shape of an input that leaves it open; may be repeated, and an input named again begins another size."
+    shape = click.option("--shapes", type=shape_of, multiple=True, metavar="NAME=1x3x224x224", help=text)
+    text = "An input that is always this array: it becomes a constant; may be repeated."
+    bind = click.option("--bind", "bound", multiple=True, metavar="NAME=FILE.npy", help=text)
+    text = "Sum 3x3 convolutions directly: slower, but rounds less."
+    direct = click.option("--no-winograd", "winograd", flag_value=False, default=True, help=text)
     more: Any = {"nargs": -1, "required": True} if several else {}
     return click.argument("model", **more)(
         shape(bind(direct(options.rule(options.operator(options.fallback(bundled))))))
     )
 
 
+def schedule_options(command: Any) -> Any:
+    """Adds `--untuned` and `--unproved`, which `machine_options` puts into the `source`."""
+    text = "Take the fastest trial, although unproved, for kernels without a verdict of tuning."
+    command = click.option("--unproved", "schedules", flag_value="trials", help=text)(command)
+    text = "Take default schedules for all kernels, regardless of the store."
+    return click.option("--untuned", "schedules", flag_value="defaults", help=text)(command)
+
+
+def machine_options(command: Callable[..., Any]) -> Any:
+    """Adds the options of `options.on_models`, given to the command as a part of its `source`, and `as_json`."""
+
+    @functools.wraps(command)
+    def bundled(
+        *args: Any,
+        source: Source,
+        target_name: str | None,
+        threads: int | None,
+        schedules: Schedules | None = None,
+        compiled: str | None = None,
+        **rest: Any,
+    ) -> Any:
+        machine: dict[str, Any] = {"target_name": target_name, "threads": threads}
+        changed = replace(source, schedules=schedules or "verdicts", compiled=compiled, **machine)
+        return command(*args, source=changed, **rest)
+
+    return options.on_models(bundled)
+
+
 def _fallback(name: str, models: Sequence[str], target_name: str | None) -> Fallback | None:
     """Returns the other runtime; None for compiled models and for GPUs. Raises UserError if the runtime is missing."""
     is_compiled, is_for_gpu = all(model.endswith(COMPILED) for model in models), (target_name or "host") != "host"
     if name == "onnxruntime" and (is_compiled or is_for_gpu):
-        told = "a compiled model has no other runtime in it" if is_compiled else "a GPU has no other runtime"
-        raise click.UsageError(f"{told}: leave out --fallback")
+        fault = "a compiled model has no other runtime in it" if is_compiled else "a GPU has no other runtime"
+        raise click.UsageError(f"{fault}: leave out --fallback")
     if is_compiled or is_for_gpu:
         return None
     from stormdrop.model.fallback import fallback_of
 
-    return fallback_of(name, lambda line: say(notes(), one_line(line, 500)))
+    return fallback_of(name, remark)
 
 
 def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -330,57 +407,69 @@ def _sizes(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[dict[str, tup
     return tuple(sizes)
 
 
-def taken_option(command: Any) -> Any:
-    """Adds `--untuned` and `--unproved`, given to the command as one `taken`: the choice of schedules."""
-    told = "Take the fastest trial, although unproved, for kernels without a verdict of tuning."
-    command = click.option("--unproved", "taken", flag_value="trials", help=told)(command)
-    told = "Take default schedules for all kernels, regardless of the store."
-    return click.option("--untuned", "taken", flag_value="defaults", help=told)(command)
-
-
-_told = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
-compiled_option = click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=_told)
+_text = "Run this file, made of MODEL with `stormdrop compile`, instead of compiling."
+compiled_option = click.option("--compiled", type=click.Path(), metavar="FILE.sd", help=_text)
 
 
 def input_options(command: Any) -> Any:
-    told = "An input; or FILE.npz with several by name; may be repeated.  [default: random]"
-    given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help=told)
+    text = "An input; or FILE.npz with several by name; may be repeated.  [default: random]"
+    given = click.option("--input", "given", multiple=True, metavar="NAME=FILE.npy", help=text)
     return given(options.seed("random inputs")(command))
 
 
-def choices_for(parts: Partition, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Choose:
-    """Returns the choices for a model's tasks. A line names a store that cannot be read; defaults follow.
+def remark(text: str) -> None:
+    """Prints a remark in one line."""
+    say(notes(), one_line(text, LONGEST))
 
-    `taken` is `defaults`, `trials`, or None: verdicts.
-    """
-    from stormdrop.compiler.choose import Choice
-    from stormdrop.compiler.stored import stored_schedules
 
-    def unreadable(error: StormdropError) -> None:
-        say(notes(), f"default schedules are used, since the store cannot be read: {one_line(str(error))}")
+def announce(event: Event) -> None:
+    """Prints the events of compiling that are no progress."""
+    from stormdrop.compiler.events import Placed, StoreUnreadable
 
-    if taken == "defaults":
-        return lambda task: Choice()
-    return stored_schedules(target, rules, parts.digest, taken == "trials", unreadable)
+    if isinstance(event, (Placed, StoreUnreadable)):
+        remark(str(event))
+
+
+@contextmanager
+def status() -> Generator[Listen]:
+    """Shows the progress of compiling in a line on the terminal, and prints other events."""
+    from rich.text import Text
+
+    with notes().status("compiling") as line:
+
+        def listen(event: Event) -> None:
+            line.update(Text(one_line(str(event))))
+            announce(event)
+
+        yield listen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A model that runs, and figures of its compilation; None for a model that was compiled before."""
+    """A model that runs; `seconds` is the time of its compilation, None for a model that was compiled before."""
 
     model: Model
-    tasks: int | None = None
-    stored: int | None = None
     seconds: float | None = None
     is_open: bool = False
-    """It is compiled for each size when it is run."""
+    """True if the model is compiled for each size when it is run."""
 
     @property
-    def told(self) -> str:
-        """The source of its schedules, as text."""
+    def tasks(self) -> int:
+        return len(self.model.origins)
+
+    @property
+    def stored(self) -> int:
+        """The number of tasks with a schedule of the store."""
+        from stormdrop.compiler.choose import Origin
+
+        return sum(origin != Origin.DEFAULT for origin in self.model.origins.values())
+
+    @property
+    def schedules_text(self) -> str:
+        """The source of the schedules, as text."""
         if self.is_open:
             return "compiled for each size"
-        if self.tasks is None:
+        if self.seconds is None:
             return "compiled before"
         if self.stored == self.tasks:
             return "all kernels as the store knows them"
@@ -389,52 +478,27 @@ class Built:
         return f"{self.stored} of {self.tasks} tasks from the store, the others by default"
 
 
-def built(
-    source: Source,
-    opened: Opened | None,
-    compiled: str | None,
-    target_name: str | None,
-    threads: int | None,
-    taken: str | None,
-) -> Built:
-    """Compiles a model, or reads a compiled model: `compiled`, or the source itself if it is compiled."""
-    if compiled is not None:
-        if not compiled.endswith(COMPILED):
-            raise click.UsageError(f"--compiled takes a file that ends in {COMPILED}")
-        return Built(Source(compiled, {}, ()).open_compiled(threads, target_name))
-    if opened is None and source.is_compiled:
-        return Built(source.open_compiled(threads, target_name))
-    target = options.machine(target_name, threads)
-    return compile_model(source.open() if opened is None else opened, target, taken, source.rules)
+def built(source: Source, opened: Opened | None = None) -> Built:
+    """Compiles a model at one size, which may be read already. A compiled model, or `--compiled`, is opened instead."""
+    from stormdrop.compiler.compile import compile_model
 
-
-def compile_model(opened: Opened, target: Target, taken: str | None, rules: tuple[Rule, ...]) -> Built:
-    """Compiles a model, with a line on the terminal that shows the progress."""
-    from rich.text import Text
-
-    from stormdrop.compiler.choose import Origin
-    from stormdrop.compiler.compile import tasks_of
-    from stormdrop.compiler.model_build import build_model
-    from stormdrop.model.mixed import mixed_model
-
-    console = notes()
+    if source.is_built:
+        return Built(source.open_compiled())
+    opened = source.open() if opened is None else opened
     began = time.perf_counter()
-    asked, known = 0, 0
-    with console.status("compiling") as status:
+    with status() as listen:
+        model = compile_model(opened.mixed or opened.graph, source.compile_options(), listen)
+    return Built(model, time.perf_counter() - began)
 
-        def tell(text: str) -> None:
-            status.update(Text(one_line(text)))
 
-        def build(parts: Partition) -> Model:
-            nonlocal asked, known
-            choose = choices_for(parts, target.with_weights(parts.constant_bytes), taken, rules)
-            model = build_model(parts, target, choose, rules, tell=tell)
-            asked += len(model.origins)
-            known += sum(origin != Origin.DEFAULT for origin in model.origins.values())
-            return model
+def built_open(source: Source, ahead: Sequence[Mapping[str, tuple[int, ...]]] = ()) -> Built:
+    """Compiles a model for the sizes of `ahead`; the model is compiled for other sizes when it is run."""
+    from stormdrop.compare.inputs import read_bound
+    from stormdrop.compiler.compile import compile_model
 
-        if opened.mixed is None:
-            model = build(opened.parts)
-        else:
-            model = mixed_model(opened.mixed, target.threads, lambda graph: build(tasks_of(graph, opened.winograd)))
-    return Built(model, asked, known, time.perf_counter() - began)
+    reading: dict[str, Any] = {"constants": read_bound(source.bound), "operators": source.operators}
+    reading |= {"shapes": list(ahead) or source.shapes or None, "fallback": source.fallback or "none"}
+    began = time.perf_counter()
+    with status() as listen:
+        model = compile_model(source.origin(), source.compile_options(**reading), listen)
+    return Built(model, time.perf_counter() - began, is_open=True)

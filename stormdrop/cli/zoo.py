@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from stormdrop.cli import options
-from stormdrop.report.console import print_table, results
+from stormdrop.report.console import print_table
 from stormdrop.report.text import bytes_text, clean
 
 
@@ -37,13 +37,12 @@ def ls(as_json: bool) -> None:
     from stormdrop.zoo.catalogue import describe
 
     rows = [(n, parameters(n), flops(n) / 1e9, {i.name: (1, *i.sizes) for i in describe(n).inputs}) for n in names()]
-    if as_json:
-        options.print_json({"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]})
-        return
     # BERT's three inputs have one shape.
     shapes = [", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in inputs.values())) for *_, inputs in rows]
     cells = [(name, f"{count:,}", f"{gflops:.2f}", shape) for (name, count, gflops, _), shape in zip(rows, shapes)]
-    print_table(results(), ("network", "parameters", "GFLOP", "input"), cells, words=(0, 3))
+    tree = {"networks": [dict(zip(("name", "parameters", "gflops", "inputs"), row)) for row in rows]}
+    headings = ("network", "parameters", "GFLOP", "input")
+    options.show(as_json, tree, lambda console: print_table(console, headings, cells, words=(0, 3)))
 
 
 @zoo.command(
@@ -79,7 +78,6 @@ def build(
     data = build(name, lead, seed, opset).SerializeToString()
     with replacing(path) as write:
         write(memoryview(data))
-    if as_json:
-        options.print_json({"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)})
-    else:
-        click.echo(f"{clean(str(path))}: {bytes_text(len(data))}, {parameters(name):,} parameters")
+    tree = {"name": name, "file": str(path), "bytes": len(data), "parameters": parameters(name)}
+    text = f"{clean(str(path))}: {bytes_text(len(data))}, {tree['parameters']:,} parameters"
+    options.show(as_json, tree, lambda _: click.echo(text))

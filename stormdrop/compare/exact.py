@@ -213,9 +213,9 @@ def _beside(
     return CheckedOutput(a, errors)
 
 
-def _distance(found: Array, exact: Array) -> tuple[float, ...]:
+def _distance(output: Array, exact: Array) -> tuple[float, ...]:
     """Returns the numbers of `ExactErrors`."""
-    errors = agreement("", found, exact)
-    if is_whole(exact) and found.shape == exact.shape:
-        return errors.absolute, float(np.count_nonzero(found != exact))
+    errors = agreement("", output, exact)
+    if is_whole(exact) and output.shape == exact.shape:
+        return errors.absolute, float(np.count_nonzero(output != exact))
     return (errors.relative,)

@@ -33,8 +33,8 @@ def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Arr
     Raises UserError for files that cannot be read, unknown, repeated and missing names, and for wrong shapes and types.
     """
     by_name = {v.name: v for v in wanted}
-    listed = ", ".join(_told(v) for v in wanted) or "none"
-    found: dict[str, Array] = {}
+    listed = ", ".join(_port_text(v) for v in wanted) or "none"
+    arrays_by_name: dict[str, Array] = {}
     for text in given:
         name, path = split_name(text)
         arrays = read_arrays(path)
@@ -51,27 +51,27 @@ def read_inputs(given: Sequence[str], wanted: Sequence[Wanted]) -> dict[str, Arr
         for key, array in named.items():
             if key not in by_name:
                 raise UserError(f"the model has no input {shown(key)}; its inputs are {listed}")
-            if key in found:
+            if key in arrays_by_name:
                 raise UserError(f"the input {shown(key)} is given twice")
-            found[key] = _fitting(by_name[key], array, path)
-    missing = [v for v in wanted if v.name not in found]
+            arrays_by_name[key] = _fitting(by_name[key], array, path)
+    missing = [v for v in wanted if v.name not in arrays_by_name]
     if missing:
-        raise UserError(f"no array is given for the input {_told(missing[0])}; without any --input all are random")
-    return found
+        raise UserError(f"no array is given for the input {_port_text(missing[0])}; without any --input all are random")
+    return arrays_by_name
 
 
 def read_bound(given: Sequence[str]) -> dict[str, Array]:
     """Returns arrays by name from NAME=FILE.npy. Raises UserError."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for text in given:
         name, path = split_name(text)
         array = read_arrays(path)
         if name is None or isinstance(array, Mapping):
             raise UserError(f"{text} binds nothing; write NAME=FILE.npy")
-        if name in found:
+        if name in arrays:
             raise UserError(f"the input {shown(name)} is bound twice")
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def split_name(text: str) -> tuple[str | None, Path]:
@@ -93,7 +93,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
     with opened(path, str(path)) as file:
         try:
             loaded: Any = np.load(file, allow_pickle=False)
-            found: dict[str, Any] = (
+            arrays: dict[str, Any] = (
                 {"": loaded} if isinstance(loaded, np.ndarray) else {str(k): loaded[k] for k in loaded.files}
             )
         except OSError as error:
@@ -101,22 +101,22 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         except Exception as error:  # NumPy and its helpers raise a dozen kinds for files that are something else
             text = "holds no arrays that NumPy saved (.npy or .npz, nothing pickled)"
             raise UserError(f"{path} {text}: {error}") from error
-    if not all(isinstance(a, np.ndarray) for a in found.values()):  # an .npz may hold other files
+    if not all(isinstance(a, np.ndarray) for a in arrays.values()):  # an .npz may hold other files
         raise UserError(f"{path} holds something that is no array")
-    return found[""] if isinstance(loaded, np.ndarray) else found
+    return arrays[""] if isinstance(loaded, np.ndarray) else arrays
 
 
 def _fitting(v: Wanted, array: Array, path: Path) -> Array:
     is_fitting = len(array.shape) == len(v.shape) and all(m in (n, -1) for n, m in zip(array.shape, v.shape))
     if not is_fitting:  # -1: an open dimension
-        raise UserError(f"{path} has shape {list(array.shape)}; the input {_told(v)} needs {_extents(v)}")
+        raise UserError(f"{path} has shape {list(array.shape)}; the input {_port_text(v)} needs {_extents(v)}")
     try:
         return converted(array, v.dtype)
     except UserError as error:
-        raise UserError(f"{path}, for the input {_told(v)}, {error}") from error
+        raise UserError(f"{path}, for the input {_port_text(v)}, {error}") from error
 
 
-def _told(v: Wanted) -> str:
+def _port_text(v: Wanted) -> str:
     return f"{shown(v.name)}: {v.dtype}{_extents(v)}"
 
 
@@ -136,9 +136,9 @@ def saved_alone(arrays: Mapping[str, Array]) -> bytes:
 
 
 def saved(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Returns arrays as an .npz file, and the name of each in it.
+    """Returns arrays as an .npz file, and the name of each array in the file.
 
-    That is its own, unless it would lead out of a folder it is unpacked in, or is no name for a file.
+    An array keeps its name unless the name is no file name, or leads out of the folder of an unpacked archive.
     """
     names: dict[str, str] = {}
     for name in arrays:

@@ -21,29 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import UserError
+from stormdrop.compare import ABSOLUTE, TOLERANCE
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.graph import Graph
+from stormdrop.model.fallback import FATAL_ONLY, first_line
 
 Array = NDArray[Any]
-TOLERANCE = 1e-3
-ABSOLUTE = 1e-8
-"""The error that is allowed in outputs of any magnitude, as in `numpy.allclose`."""
 LEAST_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 """The precision of a network that rounds to halves on the way, in any implementation."""
 QUANTA = {"int8": 1, "uint8": 1}
 LEAST_MAGNITUDE = 1e-6
 """Errors of outputs smaller than this are compared with it: zero has no relative error."""
-FATAL_ONLY = 4
-"""The level of the log: below it, onnxruntime would print each error that it also raises."""
-LONGEST = 500
-"""Characters of a message, which may quote a name of any length."""
 
 
 class Oracle(Protocol):
-    """A source of a model's outputs by name; `told` is its name for messages."""
+    """A source of a model's outputs by name; `label` is its name for messages."""
 
     @property
-    def told(self) -> str: ...
+    def label(self) -> str: ...
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]: ...
 
 
@@ -71,8 +66,8 @@ class OnnxRuntime:
         try:
             self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class of their own
-            raise UserError(f"onnxruntime does not take the model: {_first_line(error)}") from error
-        self.told = f"onnxruntime {version('onnxruntime')}"
+            raise UserError(f"onnxruntime does not take the model: {first_line(error)}") from error
+        self.label = f"onnxruntime {version('onnxruntime')}"
         self.settings = f"{version('onnxruntime')}, ORT_ENABLE_ALL on the CPU; intra_op_num_threads={threads}, spinning"
         self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
         self._inputs = {str(i.name) for i in self._session.get_inputs()}
@@ -85,7 +80,7 @@ class OnnxRuntime:
         try:
             return self.run_prepared(self.prepared(inputs))
         except Exception as error:  # as above
-            raise UserError(f"onnxruntime does not run the model: {_first_line(error)}") from error
+            raise UserError(f"onnxruntime does not run the model: {first_line(error)}") from error
 
     def run_prepared(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Runs only the call, which is the timed part."""
@@ -95,21 +90,21 @@ class OnnxRuntime:
 class Reference:
     """The graph as imported, on the reference interpreter."""
 
-    told = "the reference interpreter"
+    label = "the reference interpreter"
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         names = {v.name for v in self._graph.inputs}  # bound inputs are constants of the graph
-        found = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
-        return dict(zip(self._graph.output_names, found))
+        outputs = interpret(self._graph, {k: a for k, a in inputs.items() if k in names})
+        return dict(zip(self._graph.output_names, outputs))
 
 
 class OnnxReference:
     """The model on ONNX's own evaluator, in NumPy: slow, and independent of onnxruntime and of everything here."""
 
-    told = "ONNX's reference evaluator"
+    label = "ONNX's reference evaluator"
 
     def __init__(self, model: str | bytes) -> None:
         """Raises UserError if the evaluator has no implementation of an operator."""
@@ -120,19 +115,14 @@ class OnnxReference:
             proto = load(model) if isinstance(model, str) else load_from_string(model)
             self._evaluator: Any = ReferenceEvaluator(proto)
         except Exception as error:  # a dozen kinds
-            raise UserError(f"{self.told} does not take the model: {_first_line(error)}") from error
+            raise UserError(f"{self.label} does not take the model: {first_line(error)}") from error
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            found = self._evaluator.run(None, dict(inputs))
+            outputs = self._evaluator.run(None, dict(inputs))
         except Exception as error:  # as above
-            raise UserError(f"{self.told} does not run the model: {_first_line(error)}") from error
-        return dict(zip(self._evaluator.output_names, found))
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:LONGEST] if lines else type(error).__name__
+            raise UserError(f"{self.label} does not run the model: {first_line(error)}") from error
+        return dict(zip(self._evaluator.output_names, outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +148,12 @@ class Agreement:
 
 
 def agreement(
-    name: str, found: Array, expected: Array, tolerance: float = TOLERANCE, allowed: float = ABSOLUTE
+    name: str, output: Array, expected: Array, tolerance: float = TOLERANCE, allowed: float = ABSOLUTE
 ) -> Agreement:
     """Compares an output with the expected output."""
-    absolute, magnitude = _difference(found, expected)
+    absolute, magnitude = _difference(output, expected)
     relative = absolute / max(magnitude, LEAST_MAGNITUDE)
-    return Agreement(name, found.shape, str(found.dtype), absolute, relative, is_whole(expected), tolerance, allowed)
+    return Agreement(name, output.shape, str(output.dtype), absolute, relative, is_whole(expected), tolerance, allowed)
 
 
 def is_whole(array: Array) -> bool:
@@ -173,7 +163,7 @@ def is_whole(array: Array) -> bool:
 
 def agreements(
     names: Sequence[str],
-    found: Mapping[str, Array],
+    outputs: Mapping[str, Array],
     expected: Mapping[str, Array],
     tolerance: float = TOLERANCE,
     allowed: float = ABSOLUTE,
@@ -182,19 +172,19 @@ def agreements(
     missing = [n for n in names if n not in expected]
     if missing:
         raise UserError(f"the output {missing[0]!r} is unknown to the other side: is it the same model?")
-    return [agreement(n, found[n], expected[n], tolerance, allowed) for n in names]
+    return [agreement(n, outputs[n], expected[n], tolerance, allowed) for n in names]
 
 
-def _difference(found: Array, expected: Array) -> tuple[float, float]:
+def _difference(output: Array, expected: Array) -> tuple[float, float]:
     """Returns the largest difference, and the largest expected magnitude."""
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+    if output.shape != expected.shape or output.dtype != expected.dtype:
         return float("inf"), 0.0
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = output.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return float("inf"), 0.0
     a, b = a[finite], b[finite]
     difference, magnitude = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
-    if found.dtype == np.int64 and not np.array_equal(found, expected):
+    if output.dtype == np.int64 and not np.array_equal(output, expected):
         difference = max(1.0, difference)  # float64 may round both to the same number
     return difference, magnitude

@@ -27,7 +27,7 @@ SETTLING = 2  # runs of a loop that do not count
 REST_SECONDS = 0.1  # in which threads of every runtime fall asleep
 
 
-def loaded(request: dict[str, Any]) -> Callable[[], object]:
+def loaded_call(request: dict[str, Any]) -> Callable[[], object]:
     """Returns the model as a call without arguments."""
     with np.load(request["inputs"]) as stored:
         arrays = {name: stored[f"arr_{k}"] for k, name in enumerate(request["names"])}
@@ -40,9 +40,9 @@ def loaded(request: dict[str, Any]) -> Callable[[], object]:
     if request["runtime"] == "mixed":
         mixed = compiled_here(request["path"], request["threads"], **request["settings"])
         return lambda: mixed.run(arrays)
-    from stormdrop.model.open_model import load_compiled
+    from stormdrop.model.open_model import load
 
-    model = load_compiled(request["path"], **request["settings"])
+    model = load(request["path"], **request["settings"])
     return lambda: model.run(arrays)
 
 
@@ -52,7 +52,7 @@ def compiled_here(
     *,
     shapes: dict[str, list[int]],
     bound: list[str],
-    taken: str | None,
+    schedules: str,
     rules: list[str],
     operators: list[str],
     **options: Any,
@@ -70,8 +70,8 @@ def compiled_here(
         threads=threads,
         shapes=shapes or None,
         constants=read_bound(bound),
-        schedules=(lambda task: None) if taken == "defaults" else None,
-        unproved=taken == "trials",
+        schedules=(lambda task: None) if schedules == "defaults" else None,
+        unproved=schedules == "trials",
         rules=(*RULES, *rule_names.imported(rules)) if rules else RULES,
         operators=custom.imported(operators),
         **options,
@@ -113,8 +113,8 @@ class LoadedSide:
     @staticmethod
     def of(request: dict[str, Any]) -> LoadedSide:
         beside: dict[str, Any] | None = request["beside"]
-        other = None if beside is None else loaded(beside)
-        return LoadedSide(loaded(request), request["callers"], other, 0 if beside is None else beside["callers"])
+        other = None if beside is None else loaded_call(beside)
+        return LoadedSide(loaded_call(request), request["callers"], other, 0 if beside is None else beside["callers"])
 
     def warm_up(self, runs: int) -> None:
         for _ in range(runs):

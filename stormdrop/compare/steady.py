@@ -161,10 +161,10 @@ class _Process:
         command = [sys.executable, "-m", "stormdrop.compare.side"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            found = _Process(name, process)
+            running = _Process(name, process)
             beside = None if side.beside is None else _request(side.beside, folder / "beside.npz")
-            found.ask({**_request(side, folder / "inputs.npz"), "beside": beside, "warm_up": warm_up})
-            yield found
+            running.ask({**_request(side, folder / "inputs.npz"), "beside": beside, "warm_up": warm_up})
+            yield running
         finally:
             process.kill()
             process.communicate()

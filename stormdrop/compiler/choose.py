@@ -35,7 +35,7 @@ class Choice:
 
 Choose = Callable[[Task], Choice]
 Schedules = Callable[[Task], Schedule | Verdict | None]
-"""The choices of a caller of `compile`; None: the default schedule."""
+"""A function of a caller of `compile`; None stands for the default schedule."""
 
 
 def choice_of(given: Schedule | Verdict | None) -> Choice:

@@ -1,7 +1,7 @@
-"""Building the kernels of a model: this process works from the beginning of the list, worker processes from its end.
+"""Building the kernels of a model: this process begins at the start of the list, worker processes begin at its end.
 
 Python and LLVM use one core in a process, so there are as many processes as CPUs. A worker takes a third of a second to
-start: a short list is not worth it. What a worker cannot build, this process does, and says why it cannot either.
+start, too long for a short list. Kernels that fail in a worker are built here, which gives the error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WORTH_A_WORKER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A kernel to build: a task, how (None: by default), and by name the strides of tensors that are not row-major.
+    """A kernel to build: a task, its schedule (None: the default), and the strides of tensors that are not row-major.
 
-    `code` is the fingerprint that the schedule's code should have; None: nobody asks. `packing`: its constants are
-    shared with other models.
+    `code` is the expected fingerprint of the schedule's code, if any. `packing` is given if other models share the
+    constants.
     """
 
     task: Task
@@ -43,19 +43,22 @@ class Job:
     packing: Packing | None = None
 
 
-def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: set[str] | None = None) -> BuiltKernel:
-    """A schedule that does not fit the task (it came from elsewhere) or follows a rule that is not among `rules` gives
-    way to the default, with a warning, unless the task's digest is among `told`. Raises BuildError.
+def build_kernel(
+    job: Job, target: Target, rules: Sequence[Rule] = RULES, warned: set[str] | None = None
+) -> BuiltKernel:
+    """Builds a kernel. A schedule of another class, or of an unknown rule, is replaced by the default.
+
+    A warning names the replacement, once for each digest in `warned`. Raises BuildError.
     """
     views = {name: View(strides) for name, strides in job.strides.items()}
-    told = set() if told is None else told
+    warned = set() if warned is None else warned
     if job.schedule is not None:
         try:
             return build_for_model(job.task, job.schedule, target, views, rules, job.code, job.packing, summarise=True)
         except ScheduleError as error:
-            if job.task.digest not in told:
+            if job.task.digest not in warned:
                 warn(f"{job.task.name} is computed by default, its schedule cannot be replayed: {error}")
-            told.add(job.task.digest)
+            warned.add(job.task.digest)
     try:
         built = build_for_model(job.task, None, target, views, rules, packing=job.packing, summarise=True)
         return built if job.schedule is None else replace(built, deviation="default")
@@ -68,9 +71,9 @@ def build_kernel(job: Job, target: Target, rules: Sequence[Rule] = RULES, told: 
 def build_kernels(
     jobs: Sequence[Job], target: Target, cpus: int | None = None, rules: Sequence[Rule] = RULES
 ) -> list[BuiltKernel]:
-    """All of them, in order. Raises BuildError, and UserError for rules that workers cannot import."""
+    """Builds kernels, in order. Raises BuildError, and UserError for rules that workers cannot import."""
     built: dict[int, BuiltKernel] = {}
-    told: set[str] = set()
+    warned: set[str] = set()
     left = deque(range(len(jobs)))  # pops at either end are atomic
     settings = MeasureSettings()
     helpers = min((cpus or available_cpus()) - 1, len(jobs) // WORTH_A_WORKER)
@@ -89,7 +92,7 @@ def build_kernels(
                 reply = worker.ask(message_of(job.task), request.message, settings.build_timeout)
                 built[k] = decode(BuildReply, reply).kernel
             except (RequestFailed, RunError):
-                return  # this process builds it, and says what is wrong
+                return  # this process builds it, and raises the error
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -98,11 +101,11 @@ def build_kernels(
                 k = left.popleft()
             except IndexError:
                 break
-            built[k] = build_kernel(jobs[k], target, rules, told)
+            built[k] = build_kernel(jobs[k], target, rules, warned)
         for future in helping:
             future.result()
     finally:
         stop.set()
         for worker in workers:
             worker.close()
-    return [built[k] if k in built else build_kernel(job, target, rules, told) for k, job in enumerate(jobs)]
+    return [built[k] if k in built else build_kernel(job, target, rules, warned) for k, job in enumerate(jobs)]

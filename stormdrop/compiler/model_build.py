@@ -1,16 +1,16 @@
-"""From a model's tasks to the model: every task's schedule and machine code, memory for results, packed weights.
+"""From a model's tasks to the model: the schedule and machine code of each task, memory for results, packed weights.
 
-    model = build_model(tasks_of(graph), target)           # schedules as the user's store knows them
+    model = build_model(tasks_of(graph), target, lambda task: Choice())    # by default schedules
 
-Kernels are built in other processes where there are enough of them. Their results share one arena, planned by lifetime;
-constants are packed into one block, each as its kernels read it.
+Kernels are built in several processes if there are enough of them. Their results share one arena, planned by lifetime;
+constants are packed into one block, in the order in which the kernels read them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,19 +19,18 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import warn
 from stormdrop.builder.building import BuiltKernel
-from stormdrop.builder.grouping import PhaseSummary, concurrent_calls, grouped, means_from
+from stormdrop.builder.grouping import PhaseSummary, PlacedPhase, concurrent_calls, grouped, means_from
 from stormdrop.compiler.choose import Choice, Choose, Origin
+from stormdrop.compiler.events import Listen, Scheduled, ignore
 from stormdrop.compiler.kernel_builds import Job, build_kernels
-from stormdrop.compiler.placed import placed_phases
 from stormdrop.compiler.specialise import Sharing
-from stormdrop.compiler.stored import StoredSchedules, proved_again, stored_schedules
-from stormdrop.compiler.watcher import silent
+from stormdrop.compiler.stored import StoredSchedules, proved_again
 from stormdrop.device.arrays import give_back
 from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group
 from stormdrop.device.host_device import HostDevice
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition, TaskCall
-from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
+from stormdrop.graph.storage import Storage, StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task
@@ -39,7 +38,7 @@ from stormdrop.model.arena import Lifetime, plan
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
-from stormdrop.model.weights import pack
+from stormdrop.model.shared_weights import pack
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines
@@ -55,33 +54,30 @@ _DEVIATIONS = {
     "fitted": "whose values are no legal point for it: they were fitted",
     "shared": "so that it shares its packed constants with other sizes of the model",
 }
-"""What is said of kernels that do not have the schedule that was given for them."""
+"""Remarks on kernels with another schedule than the given one."""
 
 Array = NDArray[Any]
 ArenaKey = StorageBuffer | tuple[int, int]
-"""A buffer of activations, or the working memory of a call: its number, and that of the kernel's buffer."""
+"""A buffer of activations, or the working memory of a call: the numbers of the call and of the kernel's buffer."""
 
 
 def build_model(
     parts: Partition,
     target: Target,
-    choose: Choose | None = None,
+    choose: Choose,
     rules: Sequence[Rule] = RULES,
-    unproved: bool = False,
     sharing: Sharing | None = None,
     host: HostDevice | None = None,
-    tell: Callable[[str], None] = silent,
+    listen: Listen = ignore,
 ) -> Model:
-    """Machine code, memory and packed weights for a partition; by default with the choices of the user's store.
+    """Builds machine code, memory and packed weights for a partition, with the choices of `choose`.
 
-    With `sharing`, weights and arenas are those of other models too. `host` has the threads that run a CPU's model.
-    `tell` takes a line about each kernel.
+    With `sharing`, weights and arenas are shared with other models. `host` has the threads that run a CPU's model.
     """
     target = target.with_weights(parts.constant_bytes)
-    references(rules)  # told now, not only where there are enough kernels for another process
-    choose = choose or stored_schedules(target, rules, parts.digest, unproved)
-    build = _Build(parts, target, choose, rules, sharing, tell)
-    del parts  # if this was the last to know the model's constants, each is freed once it is packed
+    references(rules)  # an error of a rule comes before the work, also if no other process needs the rules
+    build = _Build(parts, target, choose, rules, sharing, listen)
+    del parts  # without other references, each constant is freed once it is packed
     image = build.image()
     give_back()
     if sharing is not None:
@@ -98,9 +94,9 @@ def build_model(
 
 
 def memory_of(parts: Partition, target: Target) -> tuple[int, int]:
-    """The kernels of one run, and the bytes of the arena for their results.
+    """Returns the number of kernels of one run, and the bytes of the arena for their results.
 
-    Nothing is built: what schedules need besides is not known.
+    Nothing is built, and the working memory of the kernels is left out.
     """
     build = _Build(parts, target, lambda task: Choice(), RULES)
     return len(build.laid.calls), plan([life for _, life in build._lifetimes([], [])])[1]
@@ -113,7 +109,7 @@ class _Weights:
     total: int = 0
     constants: dict[Value, int] = field(default_factory=dict[Value, int])
     whole: dict[Value, int] = field(default_factory=dict[Value, int])
-    """Those that kernels take as inputs: nobody packs them."""
+    """Constants that kernels take as inputs, unpacked."""
 
     def reserve(self, nbytes: int) -> int:
         offset = self.total
@@ -134,9 +130,9 @@ class _Build:
         choose: Choose,
         rules: Sequence[Rule],
         sharing: Sharing | None = None,
-        tell: Callable[[str], None] = silent,
+        listen: Listen = ignore,
     ) -> None:
-        self._sharing, self._tell = sharing, tell
+        self._sharing, self._listen = sharing, listen
         self.laid, self.target, self._choose, self._rules = storage(parts), target, choose, rules
         graph = parts.graph
         self._name = graph.name
@@ -144,7 +140,7 @@ class _Build:
         self._inputs = tuple(Port(v.name, v.shape, v.dtype) for v in graph.inputs)
         self._outputs = tuple(Port(name, v.shape, v.dtype) for name, v in zip(graph.output_names, graph.outputs))
         self._constants = dict(graph.constants)
-        self._given_up = 0  # bytes of them
+        self._given_up = 0  # bytes of constants without references
         self._chosen: dict[str, Choice] = {}
         self.origins: dict[str, str] = {}
         """The origin of each task's schedule, by digest."""
@@ -180,12 +176,12 @@ class _Build:
         )
 
     def constants_of(self, step: int) -> Mapping[str, Array]:
-        """The raw constants that a step packs or keeps, by the name of their buffer.
+        """Returns the raw constants that a step packs or keeps, by the name of their buffer.
 
-        It is asked once, and forgets what no other needs.
+        Constants that no later step needs are dropped: one call for each step.
         """
         sources = self._sources[step]
-        found = {name: self._constants[v] for name, v in sources.items()}
+        constants = {name: self._constants[v] for name, v in sources.items()}
         if self._given_up > GIVE_BACK_BYTES:
             give_back()
             self._given_up = 0
@@ -193,17 +189,17 @@ class _Build:
             self._readers[v] -= 1
             if not self._readers[v]:
                 self._given_up += self._constants.pop(v).nbytes
-        return found
+        return constants
 
     def copied_constants(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Constants that kernels take as inputs, as bytes, each with its offset."""
+        """Yields the constants that kernels take as inputs, as bytes, each with its offset."""
         for v, offset in self._weights.whole.items():
             yield offset, np.ascontiguousarray(self._constants[v]).reshape(-1).view(np.uint8)
 
     # ---- code
 
     def _build_all(self) -> list[int]:
-        """The number of every call's kernel; calls of equal tasks on equally laid out memory share one."""
+        """Builds all kernels; returns the kernel's number of each call. Equal tasks on equal layouts share a kernel."""
         numbers: dict[tuple[object, ...], int] = {}
         jobs: list[Job] = []
         of_call: list[int] = []
@@ -245,10 +241,10 @@ class _Build:
         return of_call
 
     def _groups(self, kernels: Sequence[int]) -> tuple[Group, ...]:
-        """The phases of all calls that need no barrier between them."""
+        """Returns the groups of phases that need no barrier between them."""
         if not isinstance(self.target, Cpu):
             return ()
-        phases = placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
+        phases = _placed_phases(self.laid, [self._kernels[k] for k in kernels], [self._summaries[k] for k in kernels])
         return grouped(phases, self.target, means_from())
 
     def _origin(self, task: Task, kernel: BuiltKernel) -> Origin:
@@ -258,7 +254,7 @@ class _Build:
 
     def _choice(self, task: Task) -> Choice:
         if task.digest not in self._chosen:
-            self._tell(f"compiling, {len(self._chosen) + 1} kernels: {task.name}")
+            self._listen(Scheduled(len(self._chosen) + 1, task.name))
             self._chosen[task.digest] = self._choose(task)
         return self._chosen[task.digest]
 
@@ -271,13 +267,13 @@ class _Build:
         return changed.keys() - {task.digest for task, _, _ in proofs}
 
     def _strides(self, call: TaskCall) -> list[tuple[int, ...] | None]:
-        """The strides of run-time inputs and output; None where they are row-major."""
-        found: list[tuple[int, ...] | None] = []
+        """Returns the strides of run-time inputs and output, None for row-major tensors."""
+        given: list[tuple[int, ...] | None] = []
         for v in (*self._runtime(call), call.output):
             strides = self.laid.places[v].strides
             plain = all(a == b for a, b, n in zip(strides, row_strides(v.shape), v.shape) if n > 1)
-            found.append(None if plain else strides)
-        return found
+            given.append(None if plain else strides)
+        return given
 
     def _runtime(self, call: TaskCall) -> list[Value]:
         return [v for t, v in zip(call.task.inputs, call.inputs) if not t.constant]
@@ -285,8 +281,9 @@ class _Build:
     # ---- memory
 
     def _lifetimes(self, kernels: Sequence[int], groups: Sequence[Group]) -> list[tuple[ArenaKey, Lifetime]]:
-        """Every buffer of the arena from its first to its last use, and the working memory of every step. Calls of one
-        group may run at the same time.
+        """Returns the first and last use of each buffer of the arena, and of the working memory of each step.
+
+        Calls of one group may run at the same time.
         """
         spans: dict[StorageBuffer, tuple[int, int]] = {}
         concurrent = concurrent_calls(groups, len(self.laid.calls))
@@ -296,15 +293,15 @@ class _Build:
                 if buffer.kind == "arena":
                     known = spans.get(buffer, (first, last))
                     spans[buffer] = min(known[0], first), max(known[1], last)
-        found: list[tuple[ArenaKey, Lifetime]] = [
+        lifetimes: list[tuple[ArenaKey, Lifetime]] = [
             (buffer, Lifetime(buffer.value.nbytes + SLACK_BYTES, first, last))
             for buffer, (first, last) in spans.items()
         ]
         for k, kernel in enumerate(kernels):
             for s, buffer in enumerate(self._kernels[kernel].buffers):
                 if buffer.scope is Scope.WORKSPACE:
-                    found.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
-        return found
+                    lifetimes.append(((k, s), Lifetime(buffer.nbytes, *concurrent[k])))
+        return lifetimes
 
     def _call(self, k: int, call: TaskCall, kernel: int, arena: Mapping[ArenaKey, int]) -> KernelCall:
         inputs = iter(self._runtime(call))
@@ -341,3 +338,27 @@ class _Build:
                 return Address("weights", 0, start + offset)
             case "input" | "output":
                 return Address(buffer.kind, buffer.index, offset)
+
+
+def _placed_phases(
+    laid: Storage, kernels: Sequence[Artifact], summaries: Sequence[Sequence[PhaseSummary]]
+) -> list[PlacedPhase]:
+    """Returns the phases of all calls with the buffers that they touch, before memory is planned, for `grouped`.
+
+    `kernels` and `summaries` have an entry for each call. Empty phases are left out.
+    """
+    phases: list[PlacedPhase] = []
+    for k, (call, kernel) in enumerate(zip(laid.calls, kernels)):
+        inputs = iter([v for t, v in zip(call.task.inputs, call.inputs) if not t.constant])
+        places: list[tuple[Hashable, int] | None] = []
+        for s, buffer in enumerate(kernel.buffers):
+            if buffer.scope in (Scope.INPUT, Scope.OUTPUT):
+                place = laid.places[next(inputs) if buffer.scope is Scope.INPUT else call.output]
+                places.append((place.buffer, place.offset * ITEMSIZE[buffer.dtype]))
+            else:
+                places.append(((k, s), 0) if buffer.scope is Scope.WORKSPACE else None)
+        constants = {s: buffer.nbytes for s, buffer in enumerate(kernel.buffers) if buffer.is_kept}
+        for p, summary in enumerate(summaries[k]):
+            if kernel.extents[p]:
+                phases.append(PlacedPhase(k, p, summary, places, constants))
+    return phases

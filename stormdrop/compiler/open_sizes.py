@@ -158,7 +158,7 @@ class OpenSizes:
         return UserError(f"{label} leaves dimensions open: {ports}. Give a size; this one works: {command(shapes)}")
 
     def _uneven(self, usual: Sequence[Shapes]) -> TriedSizes:
-        """Returns a size with each further batch that differs from the usual ones in more than the batch."""
+        """Returns a size for each further batch that differs from the usual sizes in more than the batch."""
         sizes: list[Shapes] = []
         refused: list[RefusedSize] = []
         for batch in BATCHES[1:]:
@@ -304,7 +304,7 @@ def refused_text(refused: Sequence[RefusedSize], most: int = 4) -> str:
 
 
 def batch_text(label: str, shapes: Shapes) -> str:
-    """Returns the remark about a model whose batch is taken as 1."""
+    """Returns the remark about a model that is read with batch 1."""
     return f"{label} leaves the batch open: 1 is taken ({shapes_text(shapes)})"
 
 

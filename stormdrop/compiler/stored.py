@@ -1,7 +1,7 @@
-"""Schedules from the user's store: what a model accepted as a whole, else what tuning decided for each task.
+"""Schedules from the user's store: verdicts of a whole model, else verdicts of each task.
 
-A verdict names the code that was measured. Where its schedule lowers to other code by now (another version), the kernel
-is proved again before it is used, once: the verdict is renewed with the new code, and its timing is marked as old.
+A verdict names the code that was measured. If its schedule lowers to other code in this version, the kernel is proved
+again before its use. The verdict is renewed with the new code, and its timing is marked as old.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class StoredSchedules:
     model: str = ""
     unproved: bool = False
     unreadable: Callable[[StormdropError], None] = _raised
-    """Takes the error of a store that cannot be read. If it returns, defaults follow."""
+    """Receives the error of a store that cannot be read. If `unreadable` returns, default schedules follow."""
     _has_failed: bool = False
     _verdicts: dict[str, Verdict] = field(default_factory=dict[str, Verdict])
 
     def __call__(self, task: Task) -> Choice:
         try:
-            return choice_of(None if self._has_failed else self._found(task))
+            return choice_of(None if self._has_failed else self._given(task))
         except StormdropError as error:
             self.unreadable(error)
             self._has_failed = True
             return Choice()
 
-    def _found(self, task: Task) -> Schedule | Verdict | None:
+    def _given(self, task: Task) -> Schedule | Verdict | None:
         temperatures = self.target.is_cold, not self.target.is_cold
         for cold in temperatures:
             for model in dict.fromkeys((self.model, "")):
@@ -113,11 +113,10 @@ def proved_again(chosen: Sequence[tuple[Task, Choice]], target: Target, rules: S
     with Measurer(target, _PROOFS, builders=1, shared_proofs=True, rules=rules) as measurer:
         for task, choice in chosen:
             sketch, point = resolve(task, choice.schedule, target, rules)
-            schedule = sketch.schedule(point)  # another where the old values are no legal point any more
+            schedule = sketch.schedule(point)  # another schedule if the old values are no legal point any more
             result = measurer.prove(task, choice.schedule or schedule)
             if isinstance(result, Failure):
-                told = "computed by default: what tuning decided is other code by now, and that fails"
-                warn(f"{task.name} is {told}: {result}")
+                warn(f"{task.name} is computed by default: the code of its verdict has changed, and fails: {result}")
                 continue
             proofs.append((task, schedule, code_of(task, schedule, target, rules)))
     return proofs

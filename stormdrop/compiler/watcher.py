@@ -24,7 +24,7 @@ Progress = Watcher | bool | None
 
 
 def silent(text: str) -> None:
-    """Receives a line of text that nobody reads."""
+    """Receives a line of text, and shows nothing."""
 
 
 def told_by(progress: Progress) -> Callable[[str], None]:

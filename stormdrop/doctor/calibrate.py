@@ -1,9 +1,9 @@
 """Calibration: measure this machine's rates, fit the coefficients of its estimate, and show what that changes.
 
 peak            multiply-adds and bandwidths (`device.peak`)
-coefficients    fitted to the trials of this machine in the store (`space.fit`); kept only where programs of tasks
-                that were left out of the fit are ordered better, too
-models          each compiled with default schedules before and after, and timed in turns
+coefficients    fitted to the trials of this machine in the store (`space.fit`), and kept only if they order programs
+                of tasks outside the fit better
+models          compiled with default schedules before and after, and timed in turns
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from stormdrop.compiler.choose import Choice
-from stormdrop.compiler.compile import Source, load, tasks_of
+from stormdrop.compiler.compile import Source, read_graph, tasks_of
 from stormdrop.compiler.model_build import build_model
 from stormdrop.device.arrays import random_inputs
 from stormdrop.device.calibration import calibrated, save_coefficients
@@ -43,7 +43,7 @@ class DefaultsTimed:
     model: str
     tasks: int
     changed: int
-    """Tasks whose default schedule is another one now."""
+    """The number of tasks with another default schedule now."""
     nominal_seconds: float
     calibrated_seconds: float
 
@@ -55,7 +55,7 @@ class Calibration:
     peak: Peak
     fit: Fit | None
     told: str
-    """Why the coefficients are what they are."""
+    """The reason for the coefficients."""
     models: tuple[DefaultsTimed, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -80,23 +80,25 @@ def calibrate(
     reset: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Measure and fit, keep both for `detect`, and time the models. `reset` forgets the coefficients instead.
+    """Measures rates, fits coefficients, keeps both for `detect`, and times the models.
+
+    `reset` forgets the coefficients instead.
 
     Raises UserError for a model that cannot be read, before anything is measured.
     """
-    partitions = [tasks_of(load(model)) for model in models]
+    partitions = [tasks_of(read_graph(model)) for model in models]
     plain = nominal(threads)
     tell("measuring the peak")
     peak = measure_peak(plain, fresh)
     save_coefficients(plain, None)
-    found, told = None, "nominal, as asked for"
+    fitted, reason = None, "nominal, as asked for"
     if not reset:
-        found, told = _fitted(calibrated(plain), store, tell)
-    if found is not None and found.is_better:
-        save_coefficients(plain, found.coefficients)
+        fitted, reason = _fitted(calibrated(plain), store, tell)
+    if fitted is not None and fitted.is_better:
+        save_coefficients(plain, fitted.coefficients)
     target = calibrated(plain)
     timed = tuple(_timed(parts, plain, target, tell) for parts in partitions)
-    return Calibration(plain, target, peak, found, told, timed)
+    return Calibration(plain, target, peak, fitted, reason, timed)
 
 
 def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tuple[Fit | None, str]:
@@ -108,12 +110,12 @@ def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tu
     ]
     tell(f"fitting to {sum(len(o.seconds) for o in observations)} trials")
     try:
-        found = fit(target, observations)
+        fitted = fit(target, observations)
     except ValueError as error:
         return None, f"nominal: {error}"
-    if found.is_better:
-        return found, f"fitted to {found.programs} programs of {found.tasks} tasks"
-    return found, f"nominal: fitted to {found.programs} programs they would not order those of other tasks better"
+    if fitted.is_better:
+        return fitted, f"fitted to {fitted.programs} programs of {fitted.tasks} tasks"
+    return fitted, f"nominal: fitted to {fitted.programs} programs they would not order those of other tasks better"
 
 
 def _timed(parts: Partition, plain: Cpu, target: Cpu, tell: Callable[[str], None]) -> DefaultsTimed:

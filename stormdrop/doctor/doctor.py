@@ -1,4 +1,4 @@
-"""Is this installation able to build, run and measure kernels? What `stormdrop doctor` checks."""
+"""The checks of `stormdrop doctor`: whether this installation can build, run and measure kernels."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import numpy as np
-
 from stormdrop.base.environment import VARIABLES, unknown_variables, variable
 from stormdrop.base.errors import UserError
 from stormdrop.base.paths import cache_dir
 from stormdrop.device.cpus import cpu_text
 from stormdrop.device.pool.pool import PoolSettings
 from stormdrop.device.threads import _quotas, thread_count
-from stormdrop.doctor.checks import Check, guarded
+from stormdrop.doctor.checks import Check, guarded, kernel_checks
 from stormdrop.doctor.gpu_doctor import gpu_checks
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks; `threads` is 0 where not even that could be found out."""
+    """All checks; `threads` is 0 if the number of threads is unknown."""
 
     threads: int
     checks: tuple[Check, ...]
@@ -40,26 +38,23 @@ class Diagnosis:
 
 
 def diagnose(threads: int | None = None, target_name: str | None = None) -> Diagnosis:
-    """Run every check; a failing one never hides the others. A GPU is looked at where one is named, and where there is
-    a driver for one.
+    """Runs every check; a failed check never hides the others. A GPU is checked if the target names one, and if this
+    machine has a driver.
     """
     checks = [_python(), *_packages(), _platform(), _threads(threads)]
     count = thread_count(threads) if checks[-1].ok else 0
     checks.append(_environment(count or 1))
-    checks.append(guarded("cpu", lambda: _cpu(count or 1), "this CPU could not be described; please report it"))
-    checks.append(
-        guarded("estimate", lambda: _estimate(count or 1), "this CPU could not be described; please report it")
-    )
+    advice = "this CPU could not be described; please report it"
+    checks.append(guarded("cpu", lambda: _cpu(count or 1), advice))
+    checks.append(guarded("estimate", lambda: _estimate(count or 1), advice))
     is_described = checks[-1].ok
     checks.append(_cache())
     advice = "models are compiled and tuned without it; move it away, and a new store begins"
     checks.append(guarded("store", _store, advice))
     if is_described:
-        advice = "see the message; candidates cannot be measured"
-        checks.append(guarded("kernel in a worker", lambda: _in_worker(count or 1), advice))
-        if checks[-1].ok:  # a kernel that kills its worker would kill this process too
-            advice = "kernels build and run in workers but not here; please report it"
-            checks.append(guarded("kernel in this process", lambda: _in_process(count or 1), advice))
+        from stormdrop.device.host import detect
+
+        checks += kernel_checks(("kernel in a worker", "kernel in this process"), lambda: detect(count or 1))
     if target_name not in (None, "host") or Path("/dev/nvidiactl").exists():
         checks += gpu_checks("cuda" if target_name in (None, "host") else target_name)
     return Diagnosis(count, tuple(checks))
@@ -67,8 +62,8 @@ def diagnose(threads: int | None = None, target_name: str | None = None) -> Diag
 
 def _python() -> Check:
     ok = sys.version_info >= (3, 11) and sys.implementation.name == "cpython"
-    found = f"{platform.python_implementation()} {platform.python_version()}"
-    return Check("python", ok, found, "" if ok else "use CPython 3.11 or newer")
+    version_text = f"{platform.python_implementation()} {platform.python_version()}"
+    return Check("python", ok, version_text, "" if ok else "use CPython 3.11 or newer")
 
 
 def _packages() -> Iterator[Check]:
@@ -99,7 +94,7 @@ def _cpu(threads: int) -> Check:
 
 
 def _estimate(threads: int) -> Check:
-    """Whether default schedules are chosen with what was measured of this machine."""
+    """Checks whether default schedules are chosen by rates that were measured on this machine."""
     from stormdrop.device.host import detect, nominal
 
     now, plain = detect(threads), nominal(threads)
@@ -110,7 +105,7 @@ def _estimate(threads: int) -> Check:
 
 
 def _threads(requested: int | None) -> Check:
-    """How many, and why."""
+    """Checks the number of threads, and names its reason."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = list(_quotas(Path("/")))
     text = variable("STORMDROP_THREADS")
@@ -130,7 +125,7 @@ def _threads(requested: int | None) -> Check:
 
 
 def _environment(threads: int) -> Check:
-    """What other variables say: how threads wait, and where they run."""
+    """Checks the variables for waiting and placement of threads."""
     unknown = unknown_variables()
     if unknown:
         return Check("environment", False, f"{unknown[0]} is no setting", f"known are {', '.join(VARIABLES)}")
@@ -156,7 +151,7 @@ def _cache() -> Check:
 
 
 def _store() -> Check:
-    """Whether what was measured before can be read, every page and row of it."""
+    """Checks every page and row of the store."""
     from stormdrop.store.store import Store, default_path
 
     path = default_path()
@@ -167,46 +162,3 @@ def _store() -> Check:
     if problems:
         raise UserError(f"{path} is damaged: {problems[0]}")
     return Check("store", True, f"{path.name} holds {count} trials and is sound")
-
-
-SHAPE = (1, 37, 41, 29)  # nothing divides: tails, masks and packing are all exercised
-
-
-def _in_worker(threads: int) -> Check:
-    from stormdrop.device.host import detect
-    from stormdrop.measure.measurer import Measurer
-    from stormdrop.measure.result import Failure
-    from stormdrop.operators.catalogue import build as operator
-    from stormdrop.space.default import default_schedule
-
-    name, target = "kernel in a worker", detect(threads)
-    task = operator("GMM", SHAPE)
-    with Measurer(target, builders=1) as measurer:
-        result = measurer.measure(task, [default_schedule(task, target)])[0]
-    if isinstance(result, Failure):
-        advice = "workers start, but a simple kernel fails in them; please report this output"
-        return Check(name, False, str(result), advice)
-    build_ms, run_us = result.build_seconds * 1e3, result.seconds * 1e6
-    return Check(name, True, f"{task.name} built in {build_ms:.0f} ms, right, {run_us:.1f} µs")
-
-
-def _in_process(threads: int) -> Check:
-    from stormdrop.device.host import detect
-    from stormdrop.ir.interp import evaluate
-    from stormdrop.model.kernel import build
-    from stormdrop.operators.catalogue import build as operator
-
-    name = "kernel in this process"
-    task = operator("GMM", SHAPE)
-    rng = np.random.default_rng(0)
-    arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
-    kernel = build(
-        task, constants={t.name: arrays[t.name] for t in task.constants}, threads=threads, target=detect(threads)
-    )
-    found = kernel(*(arrays[t.name] for t in task.runtime_inputs))
-    expected = next(iter(evaluate(task, arrays).values()))
-    worst = float(np.max(np.abs(found - expected)))
-    if not worst < 1e-4:
-        advice = "code for this CPU is wrong; please report this output"
-        return Check(name, False, f"{task.name} is wrong by {worst:.2g}", advice)
-    return Check(name, True, f"{task.name} agrees with the reference, largest difference {worst:.1e}")

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from operator import attrgetter
 from typing import Any
 
+from stormdrop.base import arguments
 from stormdrop.base.errors import UserError
 from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.pointwise import Importer, Results
@@ -51,18 +50,13 @@ class CustomOperator:
 
 def imported(references: Iterable[str]) -> tuple[CustomOperator, ...]:
     """Returns the operators of `module:NAME` references. Raises UserError."""
-    found: list[CustomOperator] = []
+    operators: list[CustomOperator] = []
     for reference in references:
-        module, _, name = reference.partition(":")
-        try:
-            value = attrgetter(name)(import_module(module))
-        except Exception as error:  # any error that the user's module raises when it is imported
-            told = f"the operator {reference} cannot be imported ({type(error).__name__}: {error})"
-            raise UserError(f"{told}; write package.module:NAME") from error
+        value = arguments.imported(reference, "operator")
         if not isinstance(value, CustomOperator):
             raise UserError(f"{reference} is no sd.CustomOperator but a {type(value).__name__}")
-        found.append(value)
-    return tuple(found)
+        operators.append(value)
+    return tuple(operators)
 
 
 def importers_of(operators: Iterable[CustomOperator]) -> Mapping[tuple[str, str], Importer]:

@@ -1,6 +1,6 @@
 """Padded arrays: the valid elements along a padded dimension, and cutting them out.
 
-`graph.padding` proves which elements of a model's results are valid; `model.padded_model` runs such models.
+`graph.padding` proves which elements of the results of a model are valid; a `PaddedModel` runs such models.
 """
 
 from __future__ import annotations

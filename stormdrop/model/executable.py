@@ -5,20 +5,95 @@ Concurrent calls use different recordings, each with its own working memory, so 
 idle recordings are reused. A call takes no lock in Python code, and releases the GIL in native code.
 
 An executable holds machine code, weights and working memory until it is closed or has no references.
+
+Memory for the output arrays of calls, reused by later calls once the arrays in it are garbage.
+
+    memory = ResultMemory(model.outputs)
+    arrays = memory.arrays()
+
+The reason is that the allocator returns large blocks to the system when they are freed: always above 32 MB, smaller if
+several are freed at once. The next call then pays a page fault for every 4 KiB that it writes (measured: four results
+of 4 MiB, 1,010 faults a call). Here up to two blocks are kept for each output, since a caller usually holds the last
+result while the next result is computed.
+
+A block is free if its only reference is the reference in `ResultMemory`. The array in a block, and every view of that
+array, hold a reference to the block itself.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import UserError
-from stormdrop.device.arrays import Array, NamedArray, checked, checked_outputs, is_plain, new_array
-from stormdrop.model.result_memory import ResultMemory
+from stormdrop.device.arrays import (
+    Array,
+    Described,
+    NamedArray,
+    array_in,
+    checked,
+    checked_outputs,
+    is_plain,
+    new_array,
+    new_block,
+)
+
+LEAST_BYTES = 128 << 10
+"""Smaller arrays stay with the allocator, which keeps their pages."""
+
+
+class ResultMemory:
+    """Allocates one array for each description in `wanted`, again and again. Any thread may call its methods."""
+
+    def __init__(self, wanted: Sequence[Described]) -> None:
+        self._wanted = tuple(wanted)
+        # by size in bytes: the number of blocks kept, and the blocks, free or in use
+        self._most = {nbytes: 2 * count for nbytes, count in Counter(t.nbytes for t in wanted).items()}
+        self._blocks: dict[int, deque[Array]] = {n: deque() for n in self._most if n >= LEAST_BYTES}
+
+    def arrays(self) -> list[Array]:
+        """Returns arrays without other references, with undefined contents. Raises RunError if there is no memory."""
+        return [array_in(self._block(t), t) for t in self._wanted]
+
+    def clear(self) -> None:
+        """Drops all blocks, and keeps none from now on."""
+        self._blocks = {}
+
+    def _block(self, t: Described) -> Array:
+        blocks = self._blocks.get(t.nbytes)
+        if blocks is None:
+            return new_block(t)
+        for _ in range(len(blocks)):
+            try:
+                block = blocks.popleft()  # atomic: no two threads look at the same block
+            except IndexError:
+                break
+            is_free = sys.getrefcount(block) <= _UNSHARED
+            blocks.append(block)
+            if is_free:  # the local reference marks it as taken until an array refers to it
+                return block
+        block = new_block(t)
+        if len(blocks) < self._most[t.nbytes]:
+            blocks.append(block)
+        return block
+
+
+def _count_unshared() -> int:
+    """Returns the `sys.getrefcount` of a free block in `_block`. Measured, since interpreters count differently."""
+    blocks = deque([np.empty(0, np.uint8)])
+    block = blocks.popleft()
+    return sys.getrefcount(block)
+
+
+_UNSHARED = _count_unshared()
+
 
 D = TypeVar("D", bound=NamedArray)
 
@@ -63,7 +138,7 @@ class Executable(ABC, Generic[D]):
     def __reduce__(self) -> Any:
         raise UserError(
             f"{self.name} holds native code and memory of this process, and is neither pickled nor copied: save a "
-            "model with model.save(path) and open it elsewhere with sd.load_compiled(path); build a kernel again there"
+            "model with model.save(path) and open it elsewhere with sd.load(path); build a kernel again there"
         )
 
     @abstractmethod
@@ -74,7 +149,7 @@ class Executable(ABC, Generic[D]):
         """
 
     def close(self) -> None:
-        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        """Frees code, weights and memory. Running calls end as usual, later calls raise UserError."""
         self._is_closed = True
         self._release()
 
@@ -85,10 +160,10 @@ class Executable(ABC, Generic[D]):
         self.close()
 
     def _release(self) -> None:
-        """Drop the references to code and weights."""
+        """Drops the references to code and weights."""
 
     def _in_order(self, inputs: Sequence[ArrayLike], named: Mapping[str, ArrayLike]) -> tuple[ArrayLike, ...]:
-        """All inputs in order: the first by position, the others by name. Raises UserError for other names."""
+        """Returns all inputs in order: the first by position, the rest by name. Raises UserError for unknown names."""
         names = [port.name for port in self.inputs]
         known = ", ".join(map(repr, names)) or "none"
         for name in named:
@@ -111,7 +186,7 @@ class Executable(ABC, Generic[D]):
 
 
 class Recorded(Executable[D]):
-    """An executable whose calls run recordings of native code, each for a single call at a time."""
+    """An executable whose calls run recordings of native code. A recording serves one call at a time."""
 
     def __init__(self, name: str, inputs: tuple[D, ...], outputs: tuple[D, ...]) -> None:
         super().__init__(name, inputs, outputs)
@@ -126,8 +201,8 @@ class Recorded(Executable[D]):
         if named:
             inputs = self._in_order(inputs, named)
         if not self._is_closed and self._other is not None and any(map(self._other.is_own_memory, inputs)):
-            found = self._run_in_place(self._other, inputs, out)
-            return found[0] if len(found) == 1 else tuple(found)
+            results = self._run_in_place(self._other, inputs, out)
+            return results[0] if len(results) == 1 else tuple(results)
         arrays = self._checked(inputs)
         if out is None:
             targets = self._results.arrays()
@@ -142,7 +217,7 @@ class Recorded(Executable[D]):
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def close(self) -> None:
-        """Free what the executable holds. Calls that are under way end as usual, later ones raise UserError."""
+        """Frees code, weights and memory. Running calls end as usual, later calls raise UserError."""
         super().close()
         self._idle.clear()
         self._results.clear()
@@ -169,12 +244,12 @@ class Recorded(Executable[D]):
         )
         if len(given) != len(self.outputs):
             raise UserError(f"out= needs {len(self.outputs)} arrays, not {len(given)}")
-        recording = self._taken()
-        found = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
+        recording = self._idle_recording()
+        results = device.run_in_place(recording, list(zip(self.inputs, inputs)), list(zip(self.outputs, given)))
         self._give(recording)
-        return found
+        return results
 
-    def _taken(self) -> Runnable:
+    def _idle_recording(self) -> Runnable:
         """Returns a recording that no other call uses."""
         try:
             return self._idle.pop()
@@ -187,7 +262,7 @@ class Recorded(Executable[D]):
             self._idle.append(recording)
 
     def _run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        recording = self._taken()
+        recording = self._idle_recording()
         recording.bind(inputs, outputs)
         recording.run()
         self._give(recording)

@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from stormdrop.base.arguments import FALLBACKS
 from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
 from stormdrop.device.arrays import Array
 from stormdrop.frontend.custom import CustomOperator
@@ -21,14 +22,13 @@ from stormdrop.frontend.mixed import MixedGraph, cut
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.parsed import ParsedModel
 
-FALLBACKS = ("auto", "onnxruntime", "none")
 Refusal = Unsupported | NeedsConstant
 REFUSALS = (Unsupported, NeedsConstant)
 """Errors of models that are right, but need another runtime."""
 FATAL_ONLY = 4
 """The level of the log: below it, onnxruntime would print each error that it also raises."""
-LONGEST = 300
-"""Characters of a message of onnxruntime's."""
+LONGEST = 500
+"""Characters of a message, which may quote a name of any length."""
 _NAMES = {
     "float": "FLOAT",
     "double": "DOUBLE",
@@ -41,7 +41,7 @@ _NAMES = {
 
 
 class OnnxRuntimeFallback:
-    """Makes sessions on the CPU. Raises UserError where onnxruntime is not installed."""
+    """onnxruntime on the CPU. Raises UserError if onnxruntime is not installed."""
 
     name = "onnxruntime"
 
@@ -49,12 +49,11 @@ class OnnxRuntimeFallback:
         try:
             import onnxruntime
         except ImportError as error:
-            told = f"fallback='onnxruntime' needs the package onnxruntime: {error}"
-            raise UserError(f"{told}; {EXTRA}") from error
+            raise UserError(f"fallback='onnxruntime' needs the package onnxruntime: {error}; {EXTRA}") from error
         self._onnxruntime, self.threads = onnxruntime, threads
 
     def session(self, model: Any) -> ForeignSession:
-        """Raises UserError where onnxruntime refuses the model, an onnx.ModelProto or a path."""
+        """Returns a session of an onnx.ModelProto or a path. Raises UserError if onnxruntime refuses the model."""
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
@@ -82,7 +81,7 @@ class OnnxRuntimeFallback:
 
 
 def _with_shapes(model: Any, names: Sequence[str]) -> Any:
-    """The model with the shapes of some outputs as its outputs."""
+    """Returns the model with the shapes of some outputs as its outputs."""
     from onnx import ModelProto, ValueInfoProto, helper
 
     changed = ModelProto()
@@ -104,7 +103,7 @@ class Fallback:
         self._named: set[str] = set()
 
     def runtime(self, refusal: Refusal) -> OnnxRuntimeFallback:
-        """Raises the error of a model where onnxruntime is not installed, with the extra that installs it."""
+        """Returns the runtime. Raises the model's error, with the extra that installs onnxruntime, if it is absent."""
         try:
             return OnnxRuntimeFallback(1)
         except UserError as error:
@@ -112,7 +111,7 @@ class Fallback:
             raise _extended(refusal, f"; onnxruntime is not installed{remedy}") from error
 
     def check(self, refusal: Refusal, file: ParsedModel) -> None:
-        """Raises the error of a model, with the reason of onnxruntime, where that takes no part of the model."""
+        """Raises the model's error, extended with onnxruntime's, if onnxruntime refuses the model."""
         runtime = self.runtime(refusal)
         try:
             runtime.session(file.proto if file.path is None else file.path)
@@ -127,7 +126,7 @@ class Fallback:
         constants: Mapping[str, ArrayLike] | None = None,
         operators: Sequence[CustomOperator] = (),
     ) -> MixedGraph:
-        """The model in parts. Raises its error, extended, where onnxruntime is missing or refuses its part as well."""
+        """Cuts the model into parts. Raises its error, extended, if onnxruntime is absent or refuses its part."""
         runtime = self.runtime(refusal)
         try:
             graph = cut(file, runtime, shapes, constants, operators)
@@ -141,9 +140,9 @@ class Fallback:
 
 
 def fallback_of(name: str | Fallback | None, tell: Callable[[str], None] | None = None) -> Fallback | None:
-    """The fallback of this name; None for "none". `tell` receives the cuts; without it "auto" warns.
+    """Returns the fallback of a name; None for "none". `tell` receives the cuts; without `tell`, "auto" warns.
 
-    Raises UserError for other names, and for "onnxruntime" where that is not installed.
+    Raises UserError for other names, and for "onnxruntime" if onnxruntime is not installed.
     """
     match name:
         case Fallback():
@@ -181,7 +180,7 @@ class ForeignSession:
         return self._session.get_outputs()
 
     def run(self, inputs: Mapping[str, Array]) -> list[Any]:
-        """The outputs in order. Raises UserError where onnxruntime refuses the values."""
+        """Returns the outputs in order. Raises UserError if onnxruntime refuses the values."""
         try:
             return self._session.run(None, dict(inputs))
         except Exception as error:  # as above
@@ -189,15 +188,15 @@ class ForeignSession:
 
 
 def first_line(error: Exception) -> str:
-    """Returns onnxruntime's message; for a node in a nested graph, the innermost node's."""
+    """Returns the first line of a runtime's error; of onnxruntime's errors in nested graphs, the innermost message."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].rpartition("Status Message: ")[2][:LONGEST] if lines else type(error).__name__
 
 
 def _type_proto(text: str, shape: Sequence[object] | None) -> Any:
-    """onnxruntime's description of a type, tensor(float) or seq(map(int64,tensor(float))), as an onnx.TypeProto.
+    """Returns onnxruntime's description of a type, tensor(float) or seq(tensor(float)), as an onnx.TypeProto.
 
-    Of dimensions that have a name only that they are open is kept: the same name elsewhere may mean something else.
+    Named dimensions become open dimensions without names, since a name may mean another size elsewhere.
     """
     from onnx import TensorProto, TypeProto, helper
 

@@ -45,7 +45,7 @@ from stormdrop.device.interlude import SurroundedBenches
 from stormdrop.device.peak import peak_gflops
 from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.device.targets import gpu_for, gpu_rates, target_for
-from stormdrop.model.arenas import Arenas
+from stormdrop.model.arena import Arenas
 from stormdrop.model.executable import Recorded, TakesOtherArrays
 from stormdrop.model.image import Address, Image, Port
 from stormdrop.model.model import Model
@@ -68,15 +68,15 @@ class _OnDevice:
     device: Device
     chunks: tuple[WeightChunk, ...]
     starts: Sequence[int]
-    """Of the chunks, in their concatenation."""
+    """The start of each chunk in their concatenation."""
     kernels: Sequence[LoadedKernel]
 
 
 class FixedModel(Recorded[Port], Model):
-    """A compiled model, ready to run; one for a GPU that is not here can only be saved.
+    """A compiled model of fixed sizes; a model for an absent GPU can only be saved.
 
-    `ordinal` is the GPU that runs a GPU's model. Raises UserError for a damaged image or too few weights, BuildError
-    for code of another machine; what a GPU refuses, or its absence, is told when the model is first run.
+    `ordinal` is the number of the GPU that runs the model. Raises UserError for a damaged image or too few weights,
+    BuildError for code of another machine. Errors of a GPU are raised by the first run.
     """
 
     def __init__(
@@ -101,29 +101,23 @@ class FixedModel(Recorded[Port], Model):
 
     @property
     def image(self) -> Image:
-        """The model as data: kernels, calls and addresses."""
         return self._image
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """The origin of each task's schedule, by the task's digest: default, verdict or given. Empty for a loaded
-        model."""
         return self._origins
 
     @property
     def weights(self) -> Bytes:
-        """All packed constants; a copy where they are in several chunks."""
         if isinstance(self._given_weights, np.ndarray):
             return self._given_weights
         return np.concatenate([np.zeros(0, np.uint8), *(c.memory.read(0, c.nbytes) for c in self._given_weights)])
 
     @property
     def chunks(self) -> tuple[WeightChunk, ...]:
-        """The weights on the device: their concatenation is the image's."""
         return self._on.chunks
 
     def attach(self) -> None:
-        """Load weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
         self._on  # noqa: B018
 
     @cached_property
@@ -156,18 +150,12 @@ class FixedModel(Recorded[Port], Model):
             raise UserError(f"{error}; shapes= of sd.compile gives other sizes") from error
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
-        """Seconds of each of `repeats` whole runs, timed natively, after a few that do not count."""
         arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
         recording = self._record()
         recording.bind(arrays, results)
         return _in_turns(recording.bench, repeats)
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """Returns the time of each kernel inside the running model, by its causes.
-
-        With `standalone`, each kernel is also timed alone: run again and again, and in the state in which tuning times
-        it.
-        """
         arrays, results = self._checked(inputs), [new_array(port) for port in self.outputs]
         calls, recording = self._recorded()
         recording.bind(arrays, results)
@@ -195,8 +183,10 @@ class FixedModel(Recorded[Port], Model):
         return profile_of(self.name, self.threads, self.image.calls, account, peak, alone, self.origins, memory_gbs)
 
     def _benches_alone(self, calls: Sequence[BoundCall]) -> Iterator[tuple[Artifact, Rotation, Rotation]]:
-        """Two benches of each different kernel, in its first call: run again and again, with weights as cold as in the
-        model, and as tuning times it, which on a GPU is the same.
+        """Yields two benches of each different kernel, in its first call.
+
+        The first bench runs the kernel again and again, with weights as cold as in the model. The second bench runs the
+        kernel as tuning times it; on a GPU both are the same.
         """
         device = self._on.device
         machine = target_for(f"cuda:{self.ordinal}") if self.image.is_for_gpu else detect(self.threads)
@@ -214,7 +204,6 @@ class FixedModel(Recorded[Port], Model):
             yield kernel, near, near if surrounded is None else surrounded.bench(call, kept)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
         if self._is_closed:
             raise self._closed()
         save(path, self.image, self.weights)
@@ -247,7 +236,7 @@ class FixedModel(Recorded[Port], Model):
         return self._recorded()[1]
 
     def _recorded(self) -> tuple[list[BoundCall], Recording]:
-        """The calls of one run, with an arena of their own, and what runs them."""
+        """Returns the calls of one run, with an arena of their own, and their recording."""
         try:
             calls = self._calls(self._on.device.allocate(self._arena_bytes))
             return calls, self._on.device.record(calls, self.image.groups)
@@ -289,7 +278,7 @@ class FixedModel(Recorded[Port], Model):
 
 
 def _in_turns(timed: Callable[[int], Seconds], repeats: int) -> Seconds:
-    """The seconds of so many runs, after a few that do not count. Each turn is short: Ctrl-C is heard between them."""
+    """Returns the seconds of so many runs, after a few uncounted runs, in short turns: Ctrl-C works between turns."""
     if not isinstance(repeats, (int, np.integer)) or not 1 <= repeats <= MOST_REPEATS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"repeats is {repeats!r}; give a whole number from 1 to {MOST_REPEATS:,}")
     warm = timed(WARM_UP_RUNS)

@@ -6,12 +6,15 @@
     print(kernel.show("asm"))                     # or "loops", "ir"
 
 Arrays must have the task's shapes and types, in any memory layout (`device.arrays`). `out` may not overlap an input.
+
+A single kernel on a device: code, constants, and workspace for each call; every buffer is its own allocation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import count
 
 from numpy.typing import ArrayLike
 
@@ -19,17 +22,52 @@ from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import UserError
 from stormdrop.builder.building import CodeText, artifact_of, code_text, lowered
 from stormdrop.device.arrays import checked
-from stormdrop.device.device import Array, Device
+from stormdrop.device.artifact import Artifact
+from stormdrop.device.device import Argument, Array, BoundCall, BufferPlace, Device, InputArray, OutputArray, Recording
 from stormdrop.device.targets import device_for, target_for
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.memo import at_work
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.model.executable import Recorded, Runnable, TakesOtherArrays
-from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.default import resolve
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
+from stormdrop.target.structures import Scope
+
+
+class PreparedKernel:
+    """A loaded kernel with its constants in the device's memory.
+
+    Raises BuildError for code of another machine, KeyError or ValueError for constants that are missing or mis-sized.
+    """
+
+    def __init__(self, artifact: Artifact, constants: Mapping[str, Array], device: Device) -> None:
+        self.artifact, self._device = artifact, device
+        self.kernel = device.load(artifact)
+        self._kept = [BufferPlace(device.allocate(b.nbytes)) if b.is_kept else None for b in artifact.buffers]
+        self.kernel.prepare(constants, self._kept)
+
+    def call(self) -> BoundCall:
+        """Returns a call with its own workspace; array indices follow the order of the artifact's input and output
+        buffers.
+        """
+        inputs, outputs = count(), count()
+        arguments: list[Argument] = []
+        for buffer, kept in zip(self.artifact.buffers, self._kept):
+            match buffer.scope:
+                case Scope.INPUT:
+                    arguments.append(InputArray(next(inputs)))
+                case Scope.OUTPUT:
+                    arguments.append(OutputArray(next(outputs)))
+                case Scope.WORKSPACE:
+                    arguments.append(BufferPlace(self._device.allocate(buffer.nbytes)))
+                case _:
+                    arguments.append(kept)
+        return BoundCall(self.kernel, tuple(arguments))
+
+    def record(self) -> Recording:
+        return self._device.record([self.call()])
 
 
 class Kernel(Recorded[Tensor]):

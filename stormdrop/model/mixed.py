@@ -1,11 +1,11 @@
-"""A compiled model of which another runtime computes a part.
+"""A compiled model with parts in another runtime.
 
-    model = compile("detector.onnx")         # a MixedModel where something is not supported, and onnxruntime installed
+    model = compile("detector.onnx")         # has unsupported operators, and onnxruntime is installed
     boxes = model(image)
-    print(model)                             # what runs where, and why
+    print(model)                             # the runtime of each part, and the reasons
 
-The cut was made when the model was loaded (`frontend.mixed`); nothing moves to onnxruntime later, even if a call fails.
-A mixed model is a `Model` in all but its file: no saved file and no C library can hold it.
+The model is cut when it is read (`frontend.mixed`); no part moves to onnxruntime later, even if a call fails. No saved
+file and no C library can hold a mixed model.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ForeignPort(Port):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One part of a model: where it runs, its operators, and why it does not run here, where that is so."""
+    """The runtime of one part of a model, its operators, and the reasons for another runtime."""
 
     where: str
     operators: tuple[str, ...]
@@ -71,7 +71,7 @@ def foreign_placement(part: ForeignPart) -> Placement:
 
 
 def placements_of(graph: MixedGraph) -> list[Placement]:
-    """The parts of a model that is not compiled, with the operators of the graphs."""
+    """Returns the parts of a model that is not compiled, with the operators of the graphs."""
 
     def placement(part: Graph | ForeignPart) -> Placement:
         if isinstance(part, ForeignPart):
@@ -110,7 +110,7 @@ class MixedModel(Model):
     """The place where each part runs, with the names of the operators and the reasons, in the order of the run."""
 
     def __init__(self, graph: MixedGraph, models: Sequence[Model], runtime: OnnxRuntimeFallback) -> None:
-        """`models` are those of the graph's own parts, in order. Raises UserError as the runtime does."""
+        """`models` has the model of each native part, in order. Raises UserError as the runtime does."""
         super().__init__(graph.name, tuple(map(port_of, graph.inputs)), tuple(map(port_of, graph.outputs)))
         self.threads = runtime.threads
         self.models = tuple(models)
@@ -133,14 +133,9 @@ class MixedModel(Model):
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """The origin of each task's schedule, by the task's digest, of the native parts."""
         return {digest: origin for model in self.models for digest, origin in model.origins.items()}
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
-        """Returns one output, or a tuple of several.
-
-        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
-        """
         if named:
             inputs = self._in_order(inputs, named)
         values = self._values(inputs)
@@ -151,7 +146,6 @@ class MixedModel(Model):
         return results[0] if len(results) == 1 else tuple(results)
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
-        """Seconds of each of `repeats` whole runs, timed from Python, after a few that do not count."""
         return self._timed(lambda: self(*inputs), repeats)
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
@@ -178,7 +172,7 @@ class MixedModel(Model):
         return seconds[WARM_UP_RUNS:]
 
     def _values(self, inputs: Sequence[ArrayLike]) -> dict[str, Any]:
-        """The inputs by key. Raises UserError for arrays that do not match."""
+        """Returns the inputs by key. Raises UserError for arrays that do not match."""
         if self._is_closed:
             raise self._closed()
         self._check_count(inputs)
@@ -188,13 +182,12 @@ class MixedModel(Model):
         }
 
     def _result(self, key: str, values: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """An output, which shares no memory with inputs and constants."""
+        """Returns an output, which shares no memory with inputs and constants."""
         if key in self._constants:
             return self._constants[key].copy()
         return np.array(given[key]) if key in given else values[key]
 
     def attach(self) -> None:
-        """Load the weights and kernels of all own parts."""
         for model in self.models:
             model.attach()
 
@@ -204,7 +197,10 @@ class MixedModel(Model):
         self._parts.clear()
 
     def check_can_be_saved(self) -> NoReturn:
-        raise cannot_be_saved(self.name, [op for p in self.placements if p.where != OURS for op in p.operators])
+        foreign = ", ".join(dict.fromkeys(op for p in self.placements if p.where != OURS for op in p.operators))
+        fault = f"{shown(self.name)} runs partly in onnxruntime ({foreign}) and cannot be saved or exported"
+        remedy = "sd.compile and `stormdrop run` run it; a model that ends before these operators can be saved"
+        raise UserError(f"{fault}: {remedy}")
 
     def save(self, path: str | os.PathLike[str]) -> NoReturn:
         """Raises UserError: no file can hold the model."""
@@ -229,15 +225,8 @@ def mixed_model(graph: MixedGraph, threads: int, build: Callable[[Graph], Model]
     return MixedModel(graph, [build(part) for part in graph.own], OnnxRuntimeFallback(threads))
 
 
-def cannot_be_saved(name: str, operators: Sequence[str]) -> UserError:
-    """The error of a model that no file can hold."""
-    named = ", ".join(dict.fromkeys(operators))
-    remedy = "sd.compile and `stormdrop run` run it; a model that ends before these operators can be saved"
-    return UserError(f"{shown(name)} runs partly in onnxruntime ({named}) and cannot be saved or exported: {remedy}")
-
-
 def port_of(p: MixedPort) -> Port:
-    """The input or output as a caller sees it."""
+    """Returns an input or output of a cut graph as a port of the model."""
     if p.value is not None:
         return Port(p.name, p.value.shape, p.value.dtype)
     tensor = p.type.tensor_type
@@ -251,7 +240,7 @@ def port_of(p: MixedPort) -> Port:
 
 
 def _type_text(type: Any) -> str:
-    """An onnx.TypeProto in a few words: string[?, 3]."""
+    """Returns the text of an onnx.TypeProto: string[?, 3]."""
     from onnx import TensorProto
 
     if not type.HasField("tensor_type"):

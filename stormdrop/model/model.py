@@ -1,16 +1,16 @@
 """A compiled model as users call it. The implementations:
 
-    runtime.fixed_model   fixed sizes: an image and its weights
-    runtime.open_model    open dimensions: a model of fixed sizes for each tuple of input shapes
-    driver.mixed          in parts, of which onnxruntime runs some
+    FixedModel    fixed sizes: an image and its weights
+    OpenModel     open dimensions: a model of fixed sizes for each tuple of input shapes
+    MixedModel    a model in parts, some of them in onnxruntime
 
-    y = model(x)                          # inputs in the order of model.inputs; several outputs come as a tuple
+    y = model(x)                          # inputs in the order of model.inputs; several outputs are a tuple
     model(x, out=y)
     model(input=x)                        # inputs by name
     named = model.run({"input": x})       # arrays by name, in and out; run(…, outputs=["logits"]) gives some
-    with model: ...                       # code and weights are freed in the end, as by model.close()
+    with model: ...                       # code and weights are freed at the end, as by model.close()
 
-Arrays are taken, and calls of several Python threads run, as `model.executable` says.
+`model.executable` describes the arrays of a call, and calls of several Python threads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Model(Executable[Port]):
 
     @property
     def weights(self) -> Bytes:
-        """All packed constants; a copy where they are in several chunks."""
+        """All packed constants; a copy if they are in several chunks."""
         raise self._without("weights")
 
     @property
@@ -64,12 +64,12 @@ class Model(Executable[Port]):
 
     @abstractmethod
     def attach(self) -> None:
-        """Load weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
+        """Loads weights and kernels onto the device, if they are not there yet. Raises UserError, BuildError."""
 
     def run(self, inputs: Mapping[str, ArrayLike], outputs: Sequence[str] | None = None) -> dict[str, Array]:
-        """All outputs by name, or those named by `outputs`.
+        """Runs the model on arrays by name, and returns all outputs by name, or the outputs named by `outputs`.
 
-        Raises UserError for arrays it does not take, and for missing and unknown names.
+        Raises UserError for arrays that do not match, and for missing and unknown names.
         """
         if not isinstance(inputs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"run takes arrays by name, {{{self._known()}: array}}, not {type(inputs).__name__}")
@@ -80,27 +80,29 @@ class Model(Executable[Port]):
             if name not in known:
                 raise UserError(f"{self.name} has no output {name!r}; its outputs: {', '.join(map(repr, known))}")
         results = self(*self._in_order((), inputs))
-        found = dict(zip(known, results if len(known) != 1 else [results]))
-        return found if outputs is None else {name: found[name] for name in outputs}
+        arrays = dict(zip(known, results if len(known) != 1 else [results]))
+        return arrays if outputs is None else {name: arrays[name] for name in outputs}
 
     @abstractmethod
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
-        """Seconds of each of `repeats` whole runs, after a few that do not count."""
+        """Returns the seconds of each of `repeats` whole runs, after a few uncounted runs."""
 
     @abstractmethod
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """The time of each kernel inside the running model, and where it went; with `standalone`, also of each one
-        alone: run again and again, and in the state in which tuning times it.
+        """Returns the time of each kernel inside the running model, by its causes.
+
+        With `standalone`, each kernel is also timed alone: run again and again, and in the state in which tuning times
+        it.
         """
 
     @property
     def model(self) -> Model:
-        """The model itself: what runs is the same where dimensions are open and where they are not."""
+        """The model itself; of a padded model, the model for larger arrays."""
         return self
 
     @abstractmethod
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file that `load_compiled` reads, on this machine or one like it. Raises UserError."""
+        """Writes the model to a file that `sd.load` opens, on this machine or one like it. Raises UserError."""
 
     def check_can_be_saved(self) -> None:
         """Raises UserError for a model that no file can hold."""

@@ -1,12 +1,12 @@
-"""A model with open dimensions: one specialised model for each tuple of input shapes, found when it is called.
+"""A model with open dimensions: a specialised model for each tuple of input shapes.
 
     model = sd.compile("gpt2.onnx")           # ids: i64[batch, sequence]
-    model(ids)                                # compiled for ids.shape, or for a rounded one, on the first call
+    model(ids)                                # compiled for ids.shape, or a rounded shape, at the first call
     model.specialise({"ids": (1, 64)})        # ahead
 
 `Sizes` compiles a new tuple of shapes by `specialise`, once for all threads; other shapes are compiled and run
 meanwhile. A model that was read from a file has no `specialise`: an unknown shape is an error. The least recently used
-specialised models go when there are more than `most_models`. Specialised models share packed weights and arenas.
+specialised models beyond `most_models` are dropped. Specialised models share packed weights and arenas.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, index
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.base.arguments import check_arguments, path_of, shapes_by_name
 from stormdrop.base.errors import ModelError, UserError
-from stormdrop.device.arrays import Array, array_from
+from stormdrop.device.arrays import Array, array_from, copied_out
 from stormdrop.device.device import Seconds
 from stormdrop.device.pool.pool import Pool
 from stormdrop.device.targets import host_for
 from stormdrop.device.threads import warn_if_crowded
-from stormdrop.model.arenas import Arenas
+from stormdrop.ir.padding import Claim, Padding, valid_part
+from stormdrop.model.arena import Arenas
 from stormdrop.model.family import Family, Served
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import OpenPort
 from stormdrop.model.model import Model
 from stormdrop.model.package import load_any, save_family
-from stormdrop.model.padded_model import PaddedModel
 from stormdrop.model.profile import Profile
 from stormdrop.model.shared_weights import WeightChunk, chunk_starts, moved_weights
 from stormdrop.model.sizes import Sizes
@@ -48,25 +48,51 @@ Shapes = tuple[Shape, ...]
 _shape_of = attrgetter("shape")
 
 
-class Specialised(Protocol):
-    """What runs arrays of one tuple of shapes: a model, or one for larger shapes and what fits arrays to it."""
+class PaddedModel:
+    """A model for larger arrays than the caller's: inputs are padded with zeros, outputs are cut to their valid part.
 
-    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any: ...
-    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds: ...
-    def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile: ...
+    `graph.padding` proves that the valid part equals the results of a model of the caller's sizes. The model's last
+    inputs are masks of the valid elements.
+    """
 
-    @property
-    def model(self) -> Model:
-        """The model that runs."""
-        ...
+    def __init__(self, model: Model, masks: Sequence[Padding], outputs: Sequence[Claim]) -> None:
+        self.model, self.masks, self.outputs = model, tuple(masks), tuple(outputs)
+        count = len(model.inputs) - len(masks)
+        self._wanted = model.inputs[:count]
+        self._masks = [mask.mask(port.shape[0]) for mask, port in zip(masks, model.inputs[count:])]
+
+    def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None) -> Any:
+        results = self.model(*self._padded(inputs))
+        padded = results if isinstance(results, tuple) else (results,)
+        cut = [np.ascontiguousarray(valid_part(array, claim)) for claim, array in zip(self.outputs, padded)]
+        arrays = copied_out(out, cut)
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+    def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
+        return self.model.bench(*self._padded(inputs), repeats=repeats)
+
+    def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
+        return self.model.profile(*self._padded(inputs), repeats=repeats, standalone=standalone)
+
+    def _padded(self, inputs: Sequence[ArrayLike]) -> list[Array]:
+        arrays: list[Array] = []
+        for port, given in zip(self._wanted, inputs):
+            array = np.asarray(given)
+            if array.shape != port.shape:
+                larger = np.zeros(port.shape, array.dtype)
+                larger[tuple(map(slice, array.shape))] = array
+                array = larger
+            arrays.append(array)
+        return [*arrays, *self._masks]
 
 
+Specialised = Model | PaddedModel
 Specialise = Callable[[Shapes, bool], Specialised]
-"""Makes what runs some shapes; with True, a model of exactly these shapes."""
+"""Compiles a model that can run some shapes; with True, a model of exactly these shapes."""
 
 
 class OpenModel(Model):
-    """A model of which some dimensions are open. Called like a `Model`, with arrays of any size that it can take."""
+    """A model with open dimensions. It is called like a `Model`, with arrays of any size that the model can take."""
 
     def __init__(
         self,
@@ -94,25 +120,20 @@ class OpenModel(Model):
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """The origin of each task's schedule, by the task's digest, of all specialised models."""
         return {digest: origin for model in self.models for digest, origin in model.origins.items()}
 
     def attach(self) -> None:
-        """Load the weights and kernels of all specialised models."""
         for model in self.models:
             model.attach()
 
     def specialise(self, shapes: Mapping[str, Sequence[int]]) -> Model:
-        """The model for exactly these shapes of the inputs, compiled if need be; dimensions of one name need be given
-        once. Raises UserError.
+        """Returns the model for exactly these shapes of the inputs, compiled if need be. Raises UserError.
+
+        Dimensions of one name need be given once.
         """
         return self._at(complete_shapes(self._ports, shapes), is_exact=True).model
 
     def __call__(self, *inputs: ArrayLike, out: Array | Sequence[Array] | None = None, **named: ArrayLike) -> Any:
-        """Returns one array, or a tuple of several outputs.
-
-        Inputs are given in order, or by name. Raises UserError for arrays that do not match.
-        """
         if named:
             inputs = self._in_order(inputs, named)
         try:
@@ -125,33 +146,31 @@ class OpenModel(Model):
         return entry(*inputs, out=out)
 
     def bench(self, *inputs: ArrayLike, repeats: int = 100) -> Seconds:
-        """Seconds of each of `repeats` whole runs at the shapes of the inputs."""
         arrays = tuple(map(np.asarray, inputs))
         return self._at(tuple(map(_shape_of, arrays))).bench(*arrays, repeats=repeats)
 
     def profile(self, *inputs: ArrayLike, repeats: int = 100, standalone: bool = False) -> Profile:
-        """As `Model.profile`, at the shapes of the inputs."""
         arrays = tuple(map(np.asarray, inputs))
-        found = self._at(tuple(map(_shape_of, arrays)))
-        return found.profile(*arrays, repeats=repeats, standalone=standalone)
+        entry = self._at(tuple(map(_shape_of, arrays)))
+        return entry.profile(*arrays, repeats=repeats, standalone=standalone)
 
     def _at(self, shapes: Shapes, is_exact: bool = False) -> Specialised:
-        """What runs these shapes. Raises UserError, which names `shapes=`, for those that it cannot take."""
+        """Returns the model for these shapes. Raises UserError, which names `shapes=`, for shapes that do not fit."""
         sizes, specialise = self._sizes, self._specialise
         if self._is_closed:  # read after `_sizes`: results that end after `close` go to sizes that no call reads
             raise self._closed()
+
+        def suits(entry: Specialised) -> bool:
+            return not is_exact or not isinstance(entry, PaddedModel)
+
         entry = sizes.get(shapes)
-        if entry is not None and (specialise is None or not is_exact or not isinstance(entry, PaddedModel)):
+        if entry is not None and (specialise is None or suits(entry)):
             return entry
         self._check(shapes)
         if specialise is None:
             raise self._unknown(shapes)
         try:
-            entry = sizes.made(
-                shapes,
-                lambda: specialise(shapes, is_exact),
-                lambda entry: not is_exact or not isinstance(entry, PaddedModel),
-            )
+            entry = sizes.made(shapes, lambda: specialise(shapes, is_exact), suits)
         except UserError as error:
             text = ", ".join(f"{p.name!r}: {s}" for p, s in zip(self._ports, shapes))
             raise UserError(f"{error} (compiled for shapes={{{text}}})") from error
@@ -196,27 +215,30 @@ class OpenModel(Model):
                 )
             for n, d in zip(shape, port.dimensions):
                 if isinstance(d, str) and sizes.setdefault(d, (n, port.name))[0] != n:
-                    told = f"{sizes[d][0]} in {sizes[d][1]} and {n} in {port.name}"
-                    raise UserError(f"the dimension {d} of {self.name} is {told}; it must be one number (see shapes=)")
+                    fault = f"the dimension {d} of {self.name} is {sizes[d][0]} in {sizes[d][1]} and {n} in {port.name}"
+                    raise UserError(f"{fault}; it must be one number (see shapes=)")
 
     def _unknown(self, shapes: Shapes) -> UserError:
-        have = "; ".join(", ".join(map(str, known)) for known in self.shapes)
+        known = "; ".join(", ".join(map(str, shapes)) for shapes in self.shapes)
         given = ", ".join(map(str, shapes))
         return UserError(
-            f"{self.name} was compiled for the input shapes {have or 'none'}, not for {given}; "
+            f"{self.name} was compiled for the input shapes {known or 'none'}, not for {given}; "
             "sd.compile(…, shapes=[…]) and --shapes add others"
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all sizes that are held to a file that `load_compiled` reads. Raises UserError, also if there are none.
+        """Writes all sizes that are held to a file that `sd.load` opens. Raises UserError, also if there are none.
 
-        What is read takes these shapes only.
+        The opened model takes these shapes only.
         """
         family, chunks = self.family()
         save_family(path, family, [chunk.memory.read(0, chunk.nbytes) for chunk in chunks])
 
     def family(self) -> tuple[Family, list[WeightChunk]]:
-        """All sizes that are held, with one address space for their weights. Raises UserError if there are none."""
+        """Returns all sizes that are held, with one address space for their weights.
+
+        Raises UserError if no size is held.
+        """
         entries = self._sizes.items()
         models = _models_of(entries)
         if not models:
@@ -243,8 +265,8 @@ class OpenModel(Model):
         named = dict.fromkeys(d for port in self._ports for d in port.named_dimensions)
         is_open = any(port.open_dimensions for port in self._ports)
         count = len(self.models)
-        told = f"open in {', '.join(named) or 'dimensions without names'}" if is_open else "several shapes"
-        return f"<model {self.name}, {told}, compiled for {count} size{'s' if count != 1 else ''}>"
+        kind = f"open in {', '.join(named) or 'dimensions without names'}" if is_open else "several shapes"
+        return f"<model {self.name}, {kind}, compiled for {count} size{'s' if count != 1 else ''}>"
 
 
 def _models_of(entries: Sequence[tuple[Shapes, Specialised]]) -> tuple[Model, ...]:
@@ -254,7 +276,10 @@ def _models_of(entries: Sequence[tuple[Shapes, Specialised]]) -> tuple[Model, ..
 
 
 def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int]]) -> Shapes:
-    """The shapes of all inputs, from those of some: dimensions of one name have one size. Raises UserError."""
+    """Returns the shapes of all inputs, from the shapes of some: dimensions of one name have one size.
+
+    Raises UserError.
+    """
     names = ", ".join(repr(port.name) for port in inputs) or "none"
     if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"shapes= takes shapes by name, {{{names}: shape}}, not {type(given).__name__}")
@@ -280,7 +305,7 @@ def complete_shapes(inputs: Sequence[OpenPort], given: Mapping[str, Sequence[int
     return tuple(shapes[port.name] for port in inputs)
 
 
-def load_compiled(
+def load(
     path: str | os.PathLike[str],
     threads: int | None = None,
     ordinal: int = 0,
@@ -289,34 +314,35 @@ def load_compiled(
     affinity: str | Sequence[int] | None = None,
     pool: Pool | str | None = None,
 ) -> Model:
-    """A model that `save` wrote, an `OpenModel` if it holds several sizes; one for a GPU runs on GPU `ordinal`.
+    """Opens a compiled model, a file that `Model.save` wrote; a file with several sizes is an `OpenModel`.
 
-    `threads`, `spin`, `affinity` and `pool` are as for `sd.compile`. It is native code: load only what you trust.
-    Raises ModelError for any other or a damaged file, UserError for code that this machine cannot run.
+    A model for a GPU runs on the GPU with the number `ordinal`. `threads`, `spin`, `affinity` and `pool` are as for
+    `sd.compile`. The file holds native code: load only files that you trust. Raises ModelError for any other or a
+    damaged file, UserError for code that this machine cannot run.
     """
     path = path_of(path)
     check_arguments(threads=threads, spin=spin, pool=pool)
     if threads is None and isinstance(pool, Pool):
         threads = pool.threads
     try:
-        found, weights = load_any(path, threads)
+        loaded, weights = load_any(path, threads)
     except UserError as error:
         raise ModelError(str(error), os.fsdecode(path)) from error
-    first = found.images[0] if isinstance(found, Family) else found
+    first = loaded.images[0] if isinstance(loaded, Family) else loaded
     if not first.is_for_gpu:
         warn_if_crowded(first.threads)
     host = host_for(first.threads, first.is_for_gpu, spin, affinity, pool)
-    if not isinstance(found, Family):
-        model = FixedModel(found, weights, None if first.is_for_gpu else host, ordinal=ordinal)
+    if not isinstance(loaded, Family):
+        model = FixedModel(loaded, weights, None if first.is_for_gpu else host, ordinal=ordinal)
         model.attach()
         return model
     if first.is_for_gpu:
-        models = [FixedModel(image, weights, ordinal=ordinal) for image in found.images]
+        models = [FixedModel(image, weights, ordinal=ordinal) for image in loaded.images]
     else:
         chunk, arenas = WeightChunk(host.adopt(weights)), Arenas(host)
-        models = [FixedModel(image, [chunk], host, arenas=arenas) for image in found.images]
-    opened = OpenModel(found.name, found.inputs, found.outputs, first.threads, None, max(MOST_MODELS, len(models)))
-    for s in found.served:
+        models = [FixedModel(image, [chunk], host, arenas=arenas) for image in loaded.images]
+    opened = OpenModel(loaded.name, loaded.inputs, loaded.outputs, first.threads, None, max(MOST_MODELS, len(models)))
+    for s in loaded.served:
         model = models[s.image]
         opened.add(s.shapes, PaddedModel(model, s.masks, s.outputs) if s.is_padded else model)
     return opened

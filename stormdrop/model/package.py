@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> tuple[Imag
     """Reads a file as `load_any`, if `save` wrote the file. Raises UserError for a file of several sizes."""
     model, weights = load_any(path, threads)
     if isinstance(model, Family):
-        raise UserError(f"{os.fspath(path)!r} holds a model for several sizes; sd.load_compiled reads it")
+        raise UserError(f"{os.fspath(path)!r} holds a model for several sizes; sd.load reads it")
     return model, weights
 
 

@@ -83,6 +83,8 @@ class ProfileRow:
 
 WORDS = frozenset(("task", "from", "kernel", "node", "shapes"))
 """The columns of a profile that are no numbers."""
+SUMMED = ("count", "seconds", "flops", "nbytes", "late", "waiting", "off")
+"""The numbers of equal kernels that are added up."""
 NONE = "–"
 """The cell of a row without a task, of a file of an older Stormdrop."""
 _NO_ROW = ProfileRow("", "", 0, 0.0)
@@ -103,11 +105,11 @@ class Profile:
 
     def by_task(self) -> Profile:
         """Returns rows of equal tasks added up under the label of the first, the most expensive first."""
-        found: dict[str, list[ProfileRow]] = {}
+        by_digest: dict[str, list[ProfileRow]] = {}
         for row in self.rows:
-            found.setdefault(row.digest, []).append(row)
+            by_digest.setdefault(row.digest, []).append(row)
         total = sum(row.seconds for row in self.rows)
-        rows = [_together(same, total, self.peak_gflops, self.memory_gbs) for same in found.values()]
+        rows = [_together(same, total, self.peak_gflops, self.memory_gbs) for same in by_digest.values()]
         return replace(self, rows=tuple(sorted(rows, key=lambda row: -row.seconds)))
 
     def to_json(self) -> dict[str, object]:
@@ -224,19 +226,9 @@ def _together(rows: Sequence[ProfileRow], total: float, peak_gflops: float, memo
         known = [v for v in values if v is not None]
         return sum(known) if known else None
 
-    row = replace(
-        rows[0],
-        count=sum(row.count for row in rows),
-        seconds=sum(row.seconds for row in rows),
-        flops=sum(row.flops for row in rows),
-        nbytes=sum(row.nbytes for row in rows),
-        late=sum(row.late for row in rows),
-        waiting=sum(row.waiting for row in rows),
-        off=sum(row.off for row in rows),
-        standalone=added(row.standalone for row in rows),
-        busy_alone=added(row.busy_alone for row in rows),
-        judged=added(row.judged for row in rows),
-    )
+    sums = {name: sum(getattr(row, name) for row in rows) for name in SUMMED}
+    alone = {name: added(getattr(row, name) for row in rows) for name in ("standalone", "busy_alone", "judged")}
+    row = replace(rows[0], **sums, **alone)
     return _rated(row, total, peak_gflops, memory_gbs)
 
 

@@ -138,12 +138,12 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
     flat = _Flat(module, leaves, spec, specs.append)
     program = _exported(flat, tensors)
     _check_is_function(program)
-    found = _Results(program)
-    views = found.views(places)
-    if not found.kept:
+    classified = _Results(program)
+    views = classified.views(places)
+    if not classified.kept:
         raise NothingComputed("the module computes no tensor")
-    if found.kept != list(range(len(found.results))):  # the exporter to ONNX takes nothing but tensors, each once
-        flat.kept = found.kept
+    if classified.kept != list(range(len(classified.results))):  # ONNX takes tensors alone, each once
+        flat.kept = classified.kept
         program = _exported(flat, tensors)
     names = program.graph_signature.user_inputs
     bound = {name: tensors[k] for k, name in enumerate(names) if places[k] in frozen}
@@ -157,7 +157,7 @@ def export(module: Any, leaves: Sequence[Any], spec: Any, frozen: Collection[int
     inputs = tuple(place for name, place in zip(names, places, strict=True) if name not in bound)
     if len(inputs) != len(graph.inputs):  # in order: an input that is a result at once has the result's name
         raise UserError(f"{len(inputs)} arguments became {len(graph.inputs)} inputs in ONNX")
-    return Exported(graph, inputs, found.results, specs[-1], views)
+    return Exported(graph, inputs, classified.results, specs[-1], views)
 
 
 def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:
@@ -227,10 +227,10 @@ class _Results:
         self.kept: list[int] = []
         (values,) = program.graph.output_node().args
         specs = program.graph_signature.output_specs
-        found: dict[int, Result] = {}
+        by_number: dict[int, Result] = {}
         for k in sorted(range(len(values)), key=lambda k: self._order.get(values[k], -1)):
-            found[k] = self._result(k, values[k], specs[k])
-        self.results = tuple(found[k] for k in range(len(values)))
+            by_number[k] = self._result(k, values[k], specs[k])
+        self.results = tuple(by_number[k] for k in range(len(values)))
 
     def _result(self, k: int, value: Any, spec: Any) -> Result:
         if not isinstance(value, fx.Node):

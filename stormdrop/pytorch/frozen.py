@@ -40,7 +40,7 @@ def _version(t: Tensor) -> int:
 
 
 class ModuleState:
-    """The parts, parameters and buffers of a module, as they are found in it."""
+    """The parts, parameters and buffers of a module, in the places of the module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         holders = list(module.modules())

@@ -8,12 +8,12 @@ identify rules as schedules do, by name and version, and import no module.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from stormdrop.base import arguments
 from stormdrop.base.errors import UserError
 from stormdrop.space.rules import RULES, Rule
 
@@ -95,14 +95,11 @@ def received(message: Mapping[str, Sequence[str]] | None) -> tuple[Rule, ...]:
 
 
 def _instance(reference: str) -> Any:
-    module, _, name = reference.partition(":")
+    kind = arguments.imported(reference, "rule", "Class")
     try:
-        rule: Any = importlib.import_module(module)
-        for part in name.split("."):
-            rule = getattr(rule, part)
-        return rule()
-    except Exception as error:  # importing runs the user's module, which may raise anything
+        return kind()
+    except Exception as error:  # the user's class may raise any error
         raise UserError(
-            f"rule {reference} cannot be imported and constructed without arguments ({type(error).__name__}: {error}); "
-            "define a class at the top of a module and refer to it as package.module:Class"
+            f"the rule {reference} cannot be constructed without arguments ({type(error).__name__}: {error}); "
+            "write package.module:Class, with a class at the top of the module"
         ) from error

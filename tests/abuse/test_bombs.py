@@ -73,7 +73,7 @@ def looping(trips: int) -> Any:
 @pytest.mark.parametrize("what", BOMBS)
 def test_a_node_that_asks_for_too_much_is_refused_by_name(what: str) -> None:
     with pytest.raises(sd.UserError, match=r"\bnode n\b"):
-        sd.load(BOMBS[what]())
+        sd.read_graph(BOMBS[what]())
 
 
 @pytest.mark.parametrize("op", ["Tile", "Concat"])
@@ -82,13 +82,13 @@ def test_a_chain_that_doubles_a_size_ends_where_it_is_too_large(op: str) -> None
     nodes = tiles if op == "Tile" else [node("Concat", f"a{k} a{k}", f"a{k + 1}", axis=0) for k in range(60)]
     for inputs, weights in (([port("a0", (1,))], {}), ([], {"a0": ones(1)})):
         with pytest.raises(sd.UserError, match="node n_a35"):
-            sd.load(model(nodes, inputs, "a60", {"two": np.array([2]), **weights} if op == "Tile" else weights))
+            sd.read_graph(model(nodes, inputs, "a60", {"two": np.array([2]), **weights} if op == "Tile" else weights))
 
 
 def test_folding_stops_where_its_share_of_memory_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "MOST_FOLDED", 4000)
     nodes = [node("Add", f"a{k} c", f"a{k + 1}") for k in range(20)]
-    g = sd.load(model(nodes, [], "a20", {"a0": ones(100), "c": ones(100)}))
+    g = sd.read_graph(model(nodes, [], "a20", {"a0": ones(100), "c": ones(100)}))
     assert len(g.nodes) == 10
 
 
@@ -97,13 +97,15 @@ def test_folding_stops_where_its_share_of_time_is_spent(monkeypatch: pytest.Monk
     nodes = [node("ReduceSum", "c", f"a{k}", keepdims=0) for k in range(20)]
     nodes.append(node("Sum", " ".join(f"a{k}" for k in range(20)), "y"))
     m = model(nodes, [], "y", {"c": ones(1000)})
-    assert sum(n.op == "ReduceSum" for n in sd.load(m).nodes) == 15
+    assert sum(n.op == "ReduceSum" for n in sd.read_graph(m).nodes) == 15
     assert sd.compile(m)() == 20_000
 
 
 def test_a_product_of_constants_is_folded_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def folded(size: int, dtype: Any) -> bool:
-        return not sd.load(model([node("MatMul", "a a", "y")], [], "y", {"a": np.ones((size, size), dtype)})).nodes
+        return not sd.read_graph(
+            model([node("MatMul", "a a", "y")], [], "y", {"a": np.ones((size, size), dtype)})
+        ).nodes
 
     assert folded(64, np.float32)
     assert folded(64, np.int64)
@@ -115,7 +117,7 @@ def test_a_product_of_constants_is_folded_unless_it_is_long(monkeypatch: pytest.
 
 def test_the_passes_fold_within_bounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold, "MOST_STEPS", 0)
-    g = sd.load(model([node("Exp", "c", "y")], [], "y", {"c": ones(100)}))
+    g = sd.read_graph(model([node("Exp", "c", "y")], [], "y", {"c": ones(100)}))
     assert len(optimise(g).nodes) == 1
     monkeypatch.setattr(fold, "MOST_STEPS", 1 << 20)
     assert [n.op for n in optimise(g).nodes] == ["Copy"]
@@ -136,29 +138,29 @@ def calling(called: Sequence[tuple[str, Sequence[Any]]], first: str) -> Any:
 def test_functions_that_call_each_other_in_a_circle_are_refused() -> None:
     circle = [("p", [node("q", "a", "b", domain="f")]), ("q", [node("p", "a", "b", domain="f")])]
     with pytest.raises(sd.UserError, match=r"function [pq] calls itself"):
-        sd.load(calling(circle, "p"))
+        sd.read_graph(calling(circle, "p"))
     branch = helper.make_graph([node("p", "a", "z", domain="f")], "branch", [], [port("z")])
     inside = [
         node("Constant", "", "c", value=held("v", np.array(True))),
         node("If", "c", "b", then_branch=branch, else_branch=branch),
     ]
     with pytest.raises(sd.UserError, match="function p calls itself"):
-        sd.load(calling([("p", inside)], "p"))
+        sd.read_graph(calling([("p", inside)], "p"))
 
 
 def test_functions_that_double_are_not_written_out() -> None:
     doubling = [("f0", [node("Relu", "a", "b")])]
     for k in range(1, 60):
         doubling.append((f"f{k}", [node(f"f{k - 1}", "a", "t", domain="f"), node(f"f{k - 1}", "t", "b", domain="f")]))
-    assert len(sd.load(calling(doubling[:6], "f5")).nodes) == 32
+    assert len(sd.read_graph(calling(doubling[:6], "f5")).nodes) == 32
     with pytest.raises(sd.UserError, match=f"more than {builder.MOST_NODES:,} nodes"):
-        sd.load(calling(doubling, "f59"))
+        sd.read_graph(calling(doubling, "f59"))
 
 
 def test_functions_nested_without_end_are_refused() -> None:
     deep = [(f"f{k}", [node(f"f{k - 1}" if k else "Relu", "a", "b", domain="f" if k else "")]) for k in range(2000)]
     with pytest.raises(sd.UserError, match="its functions cannot be expanded"):
-        sd.load(calling(deep, "f1999"))
+        sd.read_graph(calling(deep, "f1999"))
 
 
 def test_loops_in_loops_end_where_they_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,9 @@ def test_loops_in_loops_end_where_they_are_too_long(monkeypatch: pytest.MonkeyPa
         starts = [port(f"i{depth}", (), L), port(f"c{depth}", (), B), port(f"s{depth}", (2,))]
         body = helper.make_graph([node("Identity", f"c{depth}", f"d{depth}"), last], "b", starts, ends)
     with pytest.raises(sd.UserError, match="more than 5,000 nodes"):
-        sd.load(model([node("Loop", "trips _ x", "y", body=body)], [port("x", (2,))], "y", {"trips": np.array(1000)}))
+        sd.read_graph(
+            model([node("Loop", "trips _ x", "y", body=body)], [port("x", (2,))], "y", {"trips": np.array(1000)})
+        )
 
 
 def test_recurrent_networks_one_after_the_other_end_where_they_are_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +190,10 @@ def test_recurrent_networks_one_after_the_other_end_where_they_are_too_long(monk
         nodes, [port("a0", (1000, 1, 1))], "a9", {"w": ones(1, 1, 1), "r": ones(1, 1, 1), "s": np.array([1000, 1, 1])}
     )
     with pytest.raises(sd.UserError, match="node n_b"):
-        sd.load(m)
+        sd.read_graph(m)
 
 
 def test_functions_of_one_name_are_refused() -> None:
     twice = [("p", [node("Relu", "a", "b")]), ("p", [node("Neg", "a", "b")])]
     with pytest.raises(sd.UserError, match="two functions"):
-        sd.load(calling(twice, "p"))
+        sd.read_graph(calling(twice, "p"))

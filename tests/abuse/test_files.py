@@ -42,7 +42,7 @@ def test_a_model_cut_short_anywhere_is_refused() -> None:
     data = whole().SerializeToString()
     for n in range(len(data)):
         with pytest.raises(sd.UserError, match="model"):
-            sd.load(data[:n])
+            sd.read_graph(data[:n])
 
 
 def test_damaged_bytes_are_refused_or_harmless() -> None:
@@ -53,7 +53,7 @@ def test_damaged_bytes_are_refused_or_harmless() -> None:
         for _ in range(rng.randint(1, 3)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
-            sd.load(bytes(damaged))
+            sd.read_graph(bytes(damaged))
         except sd.UserError:
             refusals += 1
     assert refusals > 100
@@ -69,13 +69,13 @@ def test_messages_of_another_kind_are_no_models(what: str) -> None:
         "nothing": b"",
     }
     with pytest.raises(sd.UserError, match="no ONNX model"):
-        sd.load(contents[what])
+        sd.read_graph(contents[what])
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "a" * 5000, "\udc80", "none.onnx"])
 def test_names_that_no_file_has_are_refused(name: str) -> None:
     with pytest.raises(sd.UserError, match="cannot be read"):
-        sd.load(name)
+        sd.read_graph(name)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -97,14 +97,14 @@ def test_a_file_larger_than_any_model_is_not_read(tmp_path: Path, monkeypatch: p
     assert "107,374,182,400 bytes" in refused("info", path)
     path.write_bytes(whole().SerializeToString())
     monkeypatch.setattr(tensors, "MOST_MODEL_BYTES", path.stat().st_size)
-    assert sd.load(path).nodes
+    assert sd.read_graph(path).nodes
 
 
 def test_a_model_that_does_not_say_its_operator_set_is_refused() -> None:
     m = whole()
     del m.opset_import[:]
     with pytest.raises(sd.UserError, match="is the file complete"):
-        sd.load(m)
+        sd.read_graph(m)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 1, 2, 3, 4, 5, 6, 99, 2**31])
@@ -112,13 +112,13 @@ def test_operator_sets_that_are_too_old_or_unknown_are_refused(version: int) -> 
     m = whole()
     m.opset_import[0].version = version
     with pytest.raises(sd.UserError, match=f"operator set {version}"):
-        sd.load(m)
+        sd.read_graph(m)
 
 
 def test_names_that_are_no_text_are_refused() -> None:
     data = whole().SerializeToString().replace(b"n_y", b"n\xffy")
     with pytest.raises(sd.UserError, match="is no UTF-8"):
-        sd.load(data)
+        sd.read_graph(data)
 
 
 # ---- constants in files of their own
@@ -155,7 +155,7 @@ def outside(folder: Path, entries: Mapping[str, object] | None = None, dims: tup
 def test_wrong_places_of_external_data_name_the_constant(entries: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(16))
     if entries == {"offset": ""}:  # as good as none
-        assert sd.load(outside(tmp_path, entries)).constants
+        assert sd.read_graph(outside(tmp_path, entries)).constants
         return
     assert "constant c" in refused("info", outside(tmp_path, entries))
 
@@ -172,7 +172,7 @@ def test_a_folder_that_is_a_link_may_hold_external_data_but_links_out_of_it_may_
     (real / "w.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
     (tmp_path / "link").symlink_to(real)
     outside(real)
-    assert sd.load(tmp_path / "link" / "m.onnx").constants
+    assert sd.read_graph(tmp_path / "link" / "m.onnx").constants
     (real / "loop").symlink_to(real / "loop")
     (real / "up").symlink_to(tmp_path)
     for location in ("loop", "up/secret"):
@@ -185,7 +185,7 @@ def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:
     data = outside(tmp_path).read_bytes()
     for form in (data, ModelProto.FromString(data)):
         with pytest.raises(sd.UserError, match="load the model by its path"):
-            sd.load(form)
+            sd.read_graph(form)
 
 
 # ---- inputs

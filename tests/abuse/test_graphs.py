@@ -42,7 +42,9 @@ def test_a_scan_that_does_not_fit_is_refused_by_name(what: str) -> None:
         )
         attributes = {**attributes, "body": inner}
     with pytest.raises(sd.UserError, match="node n"):
-        sd.load(model([node("Scan", names, "e a", name="n", **attributes)], [port("z", ()), port("x", (3,))], "e a"))
+        sd.read_graph(
+            model([node("Scan", names, "e a", name="n", **attributes)], [port("z", ()), port("x", (3,))], "e a")
+        )
 
 
 # ---- nodes that are not of their operator's form
@@ -73,7 +75,7 @@ def test_inputs_outputs_and_attributes_are_counted_and_typed() -> None:
     for wrong, message in mistakes:
         last = node("Identity", "x", "end")
         with pytest.raises(sd.UserError, match=rf"{wrong.op_type} node n.*{message}"):
-            sd.load(model([wrong, last], [x, i], "end"))
+            sd.read_graph(model([wrong, last], [x, i], "end"))
 
 
 def test_forms_of_old_new_and_forgotten_operators_are_known() -> None:
@@ -127,7 +129,7 @@ SHAPES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("what", SHAPES)
 def test_shapes_that_do_not_fit_are_refused_by_name(what: str) -> None:
     with pytest.raises(sd.UserError, match=r"node (n_y|n)\b|%x has 70 dimensions"):
-        tasks_of(sd.load(SHAPES[what]()))
+        tasks_of(sd.read_graph(SHAPES[what]()))
 
 
 @pytest.mark.parametrize("kind", ["sequence_type", "optional_type", "map_type", "sparse_tensor_type", "nothing"])
@@ -146,7 +148,7 @@ def test_inputs_and_outputs_that_are_no_tensors_are_refused(kind: str) -> None:
         else:
             getattr(value.type, kind).SetInParent()
         with pytest.raises(sd.UserError, match=rf"{what} [xy] is no tensor"):
-            sd.load(other)
+            sd.read_graph(other)
 
 
 # ---- mutated models: whatever happens, it is a UserError
@@ -257,14 +259,14 @@ def mutate(m: Any, rng: random.Random) -> None:
 def test_whatever_is_wrong_with_a_model_is_said_as_a_user_error() -> None:
     rng, right = random.Random(11), seeds()
     for m in right:
-        tasks_of(sd.load(m))
+        tasks_of(sd.read_graph(m))
     taken, refusals = 0, list[str]()
     for k in range(1500):
         m = ModelProto.FromString(right[k % len(right)].SerializeToString())
         for _ in range(rng.randint(1, 3)):
             mutate(m, rng)
         try:
-            tasks_of(sd.load(m))
+            tasks_of(sd.read_graph(m))
             taken += 1
         except NeedsConstant:
             continue
@@ -406,7 +408,7 @@ def test_every_operator_of_onnx_is_imported_or_refused_by_name() -> None:
     for name in names:
         for given in ("", "x", "x x", "x x x", "x x x x x x"):
             try:
-                sd.load(model([node(name, given, "y", name="n")], [port("x", ())], "y"))
+                sd.read_graph(model([node(name, given, "y", name="n")], [port("x", ())], "y"))
             except sd.UserError as error:
                 refusals.append((name, str(error)))
     assert len(refusals) > 3 * len(names)

@@ -64,7 +64,7 @@ def test_a_name_comes_back_as_it_was(what: str, tmp_path: Path) -> None:
     name = NAMES[what]
     compiled = sd.compile(named(name))
     compiled.save(tmp_path / "m.sd")
-    for m in (compiled, sd.load_compiled(tmp_path / "m.sd")):
+    for m in (compiled, sd.load(tmp_path / "m.sd")):
         assert [p.name for p in m.inputs] == [name]
         results = m.run({name: X})
         assert list(results) == [f"{name}o"]

@@ -223,7 +223,7 @@ def test_wild_lengths_and_classes_are_harmless() -> None:
 def test_constant_indices_outside_are_refused_by_name(at: int) -> None:
     for op in ("Gather", "GatherElements"):
         with pytest.raises(sd.UserError, match="node n: an index lies outside"):
-            sd.load(one(op, (3, 3), {"i": np.full((1, 3), at)}))
+            sd.read_graph(one(op, (3, 3), {"i": np.full((1, 3), at)}))
 
 
 # ---- order
@@ -256,7 +256,7 @@ def test_more_than_all_or_fewer_than_none_cannot_be_ordered(k: int) -> None:
         {"k": np.array([k])},
     )
     with pytest.raises(sd.UserError, match=f"node n: {k} elements cannot be taken of 4"):
-        sd.load(m)
+        sd.read_graph(m)
 
 
 def test_none_can_be_ordered() -> None:
@@ -285,7 +285,7 @@ def test_a_running_sum_over_many_needs_little_memory_to_plan(monkeypatch: pytest
     from stormdrop.device.host import detect
     from stormdrop.space.default import default_schedule
 
-    (use,) = tasks_of(sd.load(one("CumSum", (100_000,), {"axis": np.array(0)}))).tasks
+    (use,) = tasks_of(sd.read_graph(one("CumSum", (100_000,), {"axis": np.array(0)}))).tasks
     tracemalloc.start()
     default_schedule(use.task, detect())
     peak = tracemalloc.get_traced_memory()[1]

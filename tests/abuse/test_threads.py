@@ -149,7 +149,7 @@ def test_a_run_without_memory_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_shape_may_be_of_numpys_numbers() -> None:
-    assert sd.load(network(), shapes={"x": tuple(np.array([32, 64]))}).inputs[0].shape == (32, 64)
+    assert sd.read_graph(network(), shapes={"x": tuple(np.array([32, 64]))}).inputs[0].shape == (32, 64)
 
 
 def test_a_bound_array_is_copied_and_must_be_one() -> None:
@@ -159,9 +159,9 @@ def test_a_bound_array_is_copied_and_must_be_one() -> None:
     assert_right(bound(), random_x(4))
     for wrong in ([[1], [2, 3]], None, np.zeros(3)):
         with pytest.raises(sd.UserError):
-            sd.load(network(), constants={"x": wrong})  # pyright: ignore[reportArgumentType]
+            sd.read_graph(network(), constants={"x": wrong})  # pyright: ignore[reportArgumentType]
     with pytest.raises(sd.UserError, match="constants= takes arrays by name"):
-        sd.load(network(), constants=[x])  # pyright: ignore[reportArgumentType]
+        sd.read_graph(network(), constants=[x])  # pyright: ignore[reportArgumentType]
 
 
 # ---- threads and processes
@@ -255,7 +255,7 @@ def test_a_model_outlives_its_files(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
     first = sd.compile(tmp_path / "m.onnx")
     first.save(tmp_path / "m.sd")
-    second = sd.load_compiled(tmp_path / "m.sd")
+    second = sd.load(tmp_path / "m.sd")
     for path in list(tmp_path.iterdir()):
         os.truncate(path, 0)
         path.unlink()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from stormdrop.cli.main import main
 from stormdrop.device import peak
@@ -20,21 +19,12 @@ from stormdrop.target.coefficients import CPU_COEFFICIENTS, FITTED
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import LEVELS, Bandwidth, Peak
 from tests.doctor.test_calibrate import SLOW, measured, measured_peak
-from tests.support.command import refusal
+from tests.support.command import json_of, ran, refusal
 from tests.support.tiny_onnx import conv, reshaped
 
 KEYS = ["target", "rates", "coefficients", "fit", "told", "models"]
 RATES = ["peak_gflops", "l2_gbs", "l3_gbs", "dram_gbs"]
 FIT_KEYS = ["programs", "tasks", "error_before", "error_after", "regret_before", "regret_after"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
-    monkeypatch.setenv("STORMDROP_THREADS", "1")
-    monkeypatch.delenv("COLUMNS", raising=False)  # tests in several processes have it
-    return folder
 
 
 @pytest.fixture
@@ -56,18 +46,8 @@ def made_up(target: Cpu) -> Peak:
     return Peak(identity(target), target.threads, 111.1, 111.1, tuple(rows))
 
 
-def ran(*args: object) -> Result:
-    return CliRunner().invoke(main, ["calibrate", *map(str, args)])
-
-
-def told(*args: object) -> Any:
-    done = ran(*args, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
 def text(*args: object) -> str:
-    done = ran(*args)
+    done = ran("calibrate", *args)
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output
     return done.stdout
@@ -92,7 +72,7 @@ def test_an_empty_cache_gets_measured_rates_which_doctor_finds(cache: Path) -> N
     detail, advice = estimate()
     assert detail == "nominal rates, nominal coefficients"
     assert "`stormdrop calibrate`" in advice
-    done = ran("--json")
+    done = ran("calibrate", "--json")
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == ["measuring the peak", "fitting to 0 trials"]
     report = json.loads(done.stdout)
@@ -114,9 +94,9 @@ def test_an_empty_cache_gets_measured_rates_which_doctor_finds(cache: Path) -> N
 def test_known_rates_are_measured_again_only_when_asked_for() -> None:
     plain = nominal(1)
     PEAKS.save(identity(plain), made_up(plain))
-    assert told()["rates"]["peak_gflops"] == [plain.peak_gflops, 110.0]
+    assert json_of("calibrate")["rates"]["peak_gflops"] == [plain.peak_gflops, 110.0]
     assert load_peak(plain) == made_up(plain)
-    told("--fresh")
+    json_of("calibrate", "--fresh")
     again = load_peak(plain)
     assert again is not None
     assert again != made_up(plain)
@@ -143,7 +123,7 @@ def test_coefficients_fitted_to_the_store_are_used_until_they_are_reset(
     plain, threads, model = nominal(2), ("--threads", "2"), conv(tmp_path)
     with Store.open(default_path()) as store:
         measured(plain, store, replace(plain, coefficients=SLOW))
-    report = told(model, *threads)
+    report = json_of("calibrate", model, *threads)
     assert list(report["fit"]) == FIT_KEYS
     assert report["fit"]["error_after"] < report["fit"]["error_before"]
     assert report["told"] == f"fitted to {report['fit']['programs']} programs of {report['fit']['tasks']} tasks"
@@ -172,8 +152,8 @@ def test_trials_of_another_store_are_fitted_to_when_it_is_named(tmp_path: Path) 
     plain = nominal(2)
     with Store.open(tmp_path / "other.sqlite") as store:
         measured(plain, store, replace(plain, coefficients=SLOW))
-    assert told("--threads", "2", "--store", tmp_path / "other.sqlite")["fit"] is not None
-    assert told("--threads", "2", "--store", "none")["fit"] is None
+    assert json_of("calibrate", "--threads", "2", "--store", tmp_path / "other.sqlite")["fit"] is not None
+    assert json_of("calibrate", "--threads", "2", "--store", "none")["fit"] is None
     assert not default_path().exists()
 
 
@@ -182,7 +162,7 @@ def test_what_is_wrong_with_a_model_is_the_last_line(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model")
     wrong = {tmp_path / "none.onnx": "none.onnx", tmp_path / "text.onnx": "text.onnx", reshaped(tmp_path): "'to'"}
     for model, reason in {**wrong, "zoo:resnet5000": "no network 'resnet5000'"}.items():
-        done = ran(model)
+        done = ran("calibrate", model)
         assert (done.exit_code, done.stdout) == (1, "")
         assert isinstance(done.exception, SystemExit)
         last = done.stderr.splitlines()[-1]
@@ -192,10 +172,10 @@ def test_what_is_wrong_with_a_model_is_the_last_line(tmp_path: Path) -> None:
 
 def test_what_cannot_be_done_is_refused_before_anything_is_measured(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no store")
-    assert "is not a store" in refusal(ran("--store", tmp_path / "text.sqlite"), 1)
-    refusal(ran("--threads", "0"), 2)
+    assert "is not a store" in refusal(ran("calibrate", "--store", tmp_path / "text.sqlite"), 1)
+    refusal(ran("calibrate", "--threads", "0"), 2)
     assert list(cache.iterdir()) == []
 
 
 def test_help_has_examples() -> None:
-    assert "Examples:" in ran("--help").stdout
+    assert "Examples:" in ran("calibrate", "--help").stdout

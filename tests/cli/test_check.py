@@ -9,37 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from stormdrop.builder import building
-from stormdrop.cli.main import main
 from stormdrop.compare.oracle import OnnxRuntime
 from stormdrop.lower.program import Program
 from stormdrop.model.model import Model
 from stormdrop.target.cpu import Cpu
+from tests.support.command import json_of, ran
 from tests.support.tiny_onnx import INPUT, OUTPUT, added, conv, dense, reshaped, saved
 from tests.test_planted_bugs import window_is_read_one_pixel_aside
 
 ort = pytest.importorskip("onnxruntime")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
-    monkeypatch.setenv("STORMDROP_THREADS", "1")
-    return folder
-
-
-def ran(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in args])
-
-
-def told(*args: object, code: int = 0) -> Any:
-    result = ran(*args, "--json")
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
 
 
 @pytest.fixture
@@ -57,7 +38,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_right_model_passes_against_onnxruntime(tmp_path: Path) -> None:
-    report = told("check", dense(tmp_path), "--seed", 5)
+    report = json_of("check", dense(tmp_path), "--seed", 5)
     assert (report["ok"], report["seed"], report["tolerance"], report["threads"]) == (True, 5, 1e-3, 1)
     assert report["against"].startswith("onnxruntime ")
     assert [o["name"] for o in report["outputs"]] == [OUTPUT, "top"]
@@ -78,7 +59,7 @@ def test_the_reference_judges_where_onnxruntime_is_not_installed(
 @pytest.mark.usefixtures("wrong")
 def test_a_wrong_model_is_exit_code_1(tmp_path: Path) -> None:
     path = dense(tmp_path)
-    report = told("check", path, code=1)
+    report = json_of("check", path, code=1)
     assert not report["ok"]
     assert [(o["ok"], o["result"]) for o in report["outputs"]] == [(False, "wrong"), (True, "right")]
     assert report["outputs"][0]["relative_error"] == pytest.approx(0.01, rel=1e-3)
@@ -93,7 +74,7 @@ def test_a_wrong_model_is_exit_code_1(tmp_path: Path) -> None:
     assert f"next: stormdrop check {path} --against reference" in result.stdout
     assert f"next: stormdrop show {path}" in ran("check", path, "--against", "reference").stdout
     for tolerance in (["--tolerance", "0.02"], ["--absolute", "1"]):
-        report = told("check", path, *tolerance)
+        report = json_of("check", path, *tolerance)
         assert [(o["result"], o["f64"]) for o in report["outputs"]] == [("right", None)] * 2
 
 
@@ -111,7 +92,7 @@ def far_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("far_peer")
 def test_a_peer_that_is_less_exact_is_no_error_of_ours(tmp_path: Path) -> None:
     path = dense(tmp_path)
-    report = told("check", path)
+    report = json_of("check", path)
     output = report["outputs"][0]
     assert (report["ok"], output["ok"], output["result"]) == (True, True, "peer less exact")
     assert output["f64"]["relative_error"] < 1e-6 < 0.01 < output["f64"]["peer_relative_error"]
@@ -128,7 +109,7 @@ def test_inputs_where_one_rounding_changes_as_much_are_ill_conditioned(tmp_path:
     large = np.array(2.0**24 + 2.0**10 + 8.0, np.float32)
     nodes = [helper.make_node("Add", ["x", "c"], ["t"]), helper.make_node("Sub", ["t", "c"], ["y"])]
     path = saved(tmp_path, nodes, {"x": [4, 6]}, {"y": TensorProto.FLOAT}, {"c": large})
-    report = told("check", path, "--seed", 3)
+    report = json_of("check", path, "--seed", 3)
     assert (report["ok"], report["outputs"][0]["result"]) == (True, "ill-conditioned")
     assert report["outputs"][0]["rounding_change"] > 0.1
     result = ran("check", path)
@@ -144,7 +125,7 @@ def test_a_kernel_that_is_wrong_is_not_excused(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(building, "emit", emit)
     for against in ("onnxruntime", "reference"):
-        report = told("check", conv(tmp_path), "--against", against, code=1)
+        report = json_of("check", conv(tmp_path), "--against", against, code=1)
         assert report["outputs"][0]["result"] == "wrong"
         assert report["outputs"][0]["rounding_change"] < 1e-3
 
@@ -172,15 +153,15 @@ def test_random_indices_come_from_the_whole_vocabulary(tmp_path: Path) -> None:
     nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
     types: dict[str, int] = {"ids": TensorProto.INT64}
     path = saved(tmp_path, nodes, {"ids": [600]}, {"y": TensorProto.FLOAT}, {"table": table}, types)
-    report = told("run", path)
+    report = json_of("run", path)
     assert (report["outputs"][0]["min"], report["outputs"][0]["max"]) == (0.0, 49.0)
-    assert told("check", path)["ok"]
+    assert json_of("check", path)["ok"]
 
 
 def test_a_compiled_file_is_checked_against_its_model(tmp_path: Path) -> None:
     path, file = dense(tmp_path), tmp_path / "m.sd"
     assert ran("compile", path, "-o", file).exit_code == 0
-    assert told("check", path, "--compiled", file)["ok"]
+    assert json_of("check", path, "--compiled", file)["ok"]
     assert ran("check", path, "--compiled", path).exit_code == 2
 
 
@@ -193,15 +174,15 @@ def test_a_file_compiled_from_another_model_is_refused(tmp_path: Path) -> None:
 
 def test_bound_and_open_inputs_reach_the_other_side(tmp_path: Path) -> None:
     np.save(tmp_path / "to.npy", np.array([3, 2]))
-    assert told("check", reshaped(tmp_path), "--bind", f"to={tmp_path / 'to.npy'}")["outputs"][0]["shape"] == [3, 2]
-    report = told("check", dense(tmp_path, "N"), "--shapes", f"{INPUT}=4x6")
+    assert json_of("check", reshaped(tmp_path), "--bind", f"to={tmp_path / 'to.npy'}")["outputs"][0]["shape"] == [3, 2]
+    report = json_of("check", dense(tmp_path, "N"), "--shapes", f"{INPUT}=4x6")
     assert report["ok"]
     assert report["outputs"][0]["shape"] == [4, 5]
 
 
 def test_inputs_may_be_given(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.array([1, np.inf, np.nan], np.float32), k=np.array([1, 2, 3]))
-    report = told("check", added(tmp_path), "--input", tmp_path / "in.npz")
+    report = json_of("check", added(tmp_path), "--input", tmp_path / "in.npz")
     assert (report["ok"], report["seed"]) == (True, None)
 
 
@@ -223,7 +204,7 @@ def test_a_race_has_exactly_these_keys(tmp_path: Path) -> None:
     result = ran("bench", path, "--against", "onnxruntime", "--repeats", "12", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert list(report) == ["model", "threads", "stormdrop", "onnxruntime", "speedup"]
+    assert list(report) == ["model", "threads", "stormdrop", "onnxruntime", "speedup", "settings"]
     assert (report["model"], report["threads"]) == (str(path), 1)
     for side in ("stormdrop", "onnxruntime"):
         assert list(report[side]) == ["median_seconds", "min_seconds", "rested_seconds", "cpu_seconds"]
@@ -232,25 +213,26 @@ def test_a_race_has_exactly_these_keys(tmp_path: Path) -> None:
         report["onnxruntime"]["median_seconds"] / report["stormdrop"]["median_seconds"]
     )
     for setting in ("ORT_ENABLE_ALL", "intra_op_num_threads=1", "by default, none is in the store; 1 thread"):
-        assert setting in result.stderr
+        assert setting in str(report["settings"])
 
 
 def test_a_model_alone_has_no_rival(tmp_path: Path) -> None:
-    report = told("bench", dense(tmp_path), "--time", "20ms", "--warm-up", "0")
-    assert list(report) == ["model", "threads", "stormdrop"]
+    report = json_of("bench", dense(tmp_path), "--time", "20ms", "--warm-up", "0")
+    assert list(report) == ["model", "threads", "stormdrop", "settings"]
 
 
 def test_a_model_is_timed_beside_busy_cpus(tmp_path: Path) -> None:
-    report = told("bench", dense(tmp_path), "--repeats", "3", "--busy", "1")
-    assert list(report) == ["model", "threads", "stormdrop", "busy"]
+    report = json_of("bench", dense(tmp_path), "--repeats", "3", "--busy", "1")
+    assert list(report) == ["model", "threads", "stormdrop", "busy", "settings"]
     assert report["busy"]["1"]["stormdrop"]["median_seconds"] > 0
 
 
 def test_a_model_is_timed_with_other_settings_of_its_threads(tmp_path: Path) -> None:
     result = ran("bench", dense(tmp_path), "--repeats", "3", "--spin", "5", "--affinity", "none", "--profile", "--json")
     assert result.exit_code == 0, result.output
-    assert "spin 5.0; affinity none" in result.stderr
-    assert list(json.loads(result.stdout)) == ["model", "threads", "stormdrop", "profile"]
+    report = json.loads(result.stdout)
+    assert "spin 5.0; affinity none" in report["settings"]["stormdrop"]
+    assert list(report) == ["model", "threads", "stormdrop", "settings", "profile"]
 
 
 def test_the_report_tells_settings_runs_and_kernels(tmp_path: Path) -> None:
@@ -278,7 +260,7 @@ def test_a_row_of_a_profile_leads_to_show(tmp_path: Path) -> None:
 def test_a_row_of_a_loaded_model_has_the_id_and_node_of_its_task(tmp_path: Path) -> None:
     path, file = dense(tmp_path), tmp_path / "m.sd"
     assert ran("compile", path, "-o", file).exit_code == 0
-    rows = told("bench", file, "--repeats", "2", "--profile")["profile"]["rows"]
+    rows = json_of("bench", file, "--repeats", "2", "--profile")["profile"]["rows"]
     tasks = json.loads(ran("info", path, "--json").stdout)["tasks"]
     names = ("id", "digest", "label", "shapes", "node")
     assert [[row[name] for name in names] for row in rows] == [[task[name] for name in names] for task in tasks]
@@ -297,9 +279,9 @@ def test_a_race_of_different_results_is_doubted(tmp_path: Path) -> None:
 def test_a_compiled_file_is_timed_and_raced_beside_its_model(tmp_path: Path) -> None:
     path, file = dense(tmp_path), tmp_path / "m.sd"
     assert ran("compile", path, "-o", file).exit_code == 0
-    report = told("bench", file, "--repeats", "3", "--profile")
-    assert list(report) == ["model", "threads", "stormdrop", "profile"]
-    assert told("bench", path, "--compiled", file, "--against", "onnxruntime", "--repeats", "3")["speedup"] > 0
+    report = json_of("bench", file, "--repeats", "3", "--profile")
+    assert list(report) == ["model", "threads", "stormdrop", "settings", "profile"]
+    assert json_of("bench", path, "--compiled", file, "--against", "onnxruntime", "--repeats", "3")["speedup"] > 0
     assert "--compiled FILE" in ran("bench", file, "--against", "onnxruntime").stderr
 
 

@@ -8,17 +8,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from stormdrop.base.errors import UserError
-from stormdrop.cli.main import main
 from stormdrop.cli.source import shape_of
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
@@ -26,35 +23,9 @@ from stormdrop.measure.result import Failure
 from stormdrop.measure.result import Result as Measured
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.store import Store, default_path
-from tests.support.command import refusal
+from tests.support.command import done, failed, json_of, ran, refusal
 from tests.support.records import make_records, make_verdict
 from tests.support.tiny_onnx import HIDDEN, INPUT, OUTPUT, added, conv, dense, reshaped, saved
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("STORMDROP_CACHE_DIR", str(folder))
-    monkeypatch.setenv("STORMDROP_THREADS", "1")
-    return folder
-
-
-def ran(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in args])
-
-
-def done(*args: object) -> Result:
-    result = ran(*args)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def told(*args: object) -> Any:
-    return json.loads(done(*args, "--json").stdout)
-
-
-def failed(*args: object, code: int = 1) -> str:
-    return refusal(ran(*args), code)
 
 
 def npy(folder: Path, array: np.ndarray, name: str = "x.npy") -> Path:
@@ -69,7 +40,7 @@ X = np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)
 
 
 def test_info_tells_ports_operators_parameters_and_tasks(tmp_path: Path) -> None:
-    report = told("info", dense(tmp_path))
+    report = json_of("info", dense(tmp_path))
     assert report["inputs"] == [{"name": INPUT, "shape": [2, 6], "dtype": "f32"}]
     assert report["outputs"] == [
         {"name": OUTPUT, "shape": [2, 5], "dtype": "f32"},
@@ -118,19 +89,19 @@ def test_an_open_dimension_is_announced_once_and_can_be_set(tmp_path: Path) -> N
 
 def test_tasks_that_the_store_knows_are_counted(tmp_path: Path) -> None:
     path = dense(tmp_path)
-    task = tasks_of(load(path)).tasks[0].task
+    task = tasks_of(read_graph(path)).tasks[0].task
     with Store.open(default_path()) as store:
         records = make_records(2, task, detect().with_threads(1))
         store.add(records)
-        assert told("compile", path, "-o", tmp_path / "m.sd")["stored_tasks"] == 0
-        assert told("compile", path, "-o", tmp_path / "m.sd", "--unproved")["stored_tasks"] == 1
+        assert json_of("compile", path, "-o", tmp_path / "m.sd")["stored_tasks"] == 0
+        assert json_of("compile", path, "-o", tmp_path / "m.sd", "--unproved")["stored_tasks"] == 1
         store.add_verdicts([make_verdict(records[0])])
-    report = told("info", path)
+    report = json_of("info", path)
     assert [t["stored"] for t in report["tasks"]] == [t["digest"] == task.digest for t in report["tasks"]]
     assert report["stored_tasks"] == 1
-    assert told("compile", path, "-o", tmp_path / "m.sd")["stored_tasks"] == 1
-    assert told("compile", path, "-o", tmp_path / "m.sd", "--untuned")["stored_tasks"] == 0
-    assert told("show", path, "t0")["stored"]
+    assert json_of("compile", path, "-o", tmp_path / "m.sd")["stored_tasks"] == 1
+    assert json_of("compile", path, "-o", tmp_path / "m.sd", "--untuned")["stored_tasks"] == 0
+    assert json_of("show", path, "t0")["stored"]
     assert "as tuning has decided" in done("show", path, "t0").stdout
 
 
@@ -138,7 +109,7 @@ def test_a_stored_schedule_that_the_model_does_not_use_is_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = dense(tmp_path)
-    task = tasks_of(load(path)).tasks[0].task
+    task = tasks_of(read_graph(path)).tasks[0].task
     decided = make_verdict(make_records(1, task, detect().with_threads(1))[0])
     with Store.open(default_path()) as store:
         store.add_verdicts([replace(decided, code="0 1")])
@@ -164,14 +135,14 @@ def test_a_damaged_store_is_told_of_and_does_without(tmp_path: Path, cache: Path
 
 def test_a_compiled_model_is_written_described_and_run(tmp_path: Path) -> None:
     path, file = dense(tmp_path), tmp_path / "m.sd"
-    report = told("compile", path, "-o", file)
+    report = json_of("compile", path, "-o", file)
     assert report["files"] == {str(file): file.stat().st_size}
     assert (report["threads"], report["stored_tasks"]) == (1, 0)
     assert report["kernels"] >= report["tasks"] >= 2
-    assert told("info", file)["inputs"] == told("info", path)["inputs"]
+    assert json_of("info", file)["inputs"] == json_of("info", path)["inputs"]
     assert "compiled for" in done("info", file).stdout
     given = ("--input", npy(tmp_path, X))
-    assert told("run", file, *given)["outputs"] == told("run", path, *given)["outputs"]
+    assert json_of("run", file, *given)["outputs"] == json_of("run", path, *given)["outputs"]
 
 
 def test_compile_names_the_file_after_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +162,8 @@ def test_a_library_is_written_with_its_header(tmp_path: Path) -> None:
     assert list(json.loads(result.stdout)["files"]) == [str(file), str(tmp_path / "libtiny.h")]
     assert file.read_bytes().startswith(b"\x7fELF")
     assert "tiny_open" in (tmp_path / "libtiny.h").read_text()
-    assert (
-        told("compile", dense(tmp_path), "-o", file, "--header", tmp_path / "t.h")["files"][str(tmp_path / "t.h")] > 0
-    )
+    header = tmp_path / "t.h"
+    assert json_of("compile", dense(tmp_path), "-o", file, "--header", header)["files"][str(header)] > 0
 
 
 @pytest.mark.parametrize("args", [["-o", "m.zip"], ["-o", "m"], ["-o", "m.sd", "--header", "m.h"], ["-o", "."]])
@@ -202,7 +172,7 @@ def test_a_wrong_output_is_wrong_usage(args: list[str], tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_ends_it_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.compiler.model_build.build_model", None)
+    monkeypatch.setattr("stormdrop.compiler.compile.build_model", None)
     assert "there is no directory" in failed("compile", dense(tmp_path), "-o", tmp_path / "nowhere" / "m.sd")
     assert "there is no directory" in failed("run", dense(tmp_path), "--output", tmp_path / "nowhere" / "o.npz")
 
@@ -212,7 +182,7 @@ def test_an_output_that_cannot_be_written_ends_it_beforehand(tmp_path: Path, mon
 
 def test_a_run_gives_what_numpy_gives(tmp_path: Path) -> None:
     path, out = dense(tmp_path), tmp_path / "out.npz"
-    w = next(iter(load(path).constants.values()))
+    w = next(iter(read_graph(path).constants.values()))
     result = done("run", path, "--input", f"{INPUT}={npy(tmp_path, X)}", "--output", out)
     assert "random" not in result.stderr
     assert f"{OUTPUT} is called ..|z there" in result.stderr
@@ -228,14 +198,14 @@ def test_random_inputs_are_announced_and_repeatable(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert (report["random"], report["seed"], report["saved"]) == (True, 3, None)
     assert report["outputs"][0]["shape"] == [3]
-    assert told("run", path, "--seed", 3) == report
-    assert told("run", path, "--seed", 4)["outputs"] != report["outputs"]
+    assert json_of("run", path, "--seed", 3) == report
+    assert json_of("run", path, "--seed", 4)["outputs"] != report["outputs"]
 
 
 def test_inputs_come_from_one_file_with_several_arrays(tmp_path: Path) -> None:
     x, k = np.array([0.5, 1.5, np.nan], np.float32), np.array([1, 2, 3])
     np.savez(tmp_path / "both.npz", x=x, k=k)
-    output = told("run", added(tmp_path), "--input", tmp_path / "both.npz")["outputs"][0]
+    output = json_of("run", added(tmp_path), "--input", tmp_path / "both.npz")["outputs"][0]
     assert (output["min"], output["max"], output["mean"], output["not_finite"]) == (1.5, 3.5, 2.5, 1)
     assert "not finite" in done("run", added(tmp_path), "--input", tmp_path / "both.npz").stdout
 
@@ -244,14 +214,14 @@ def test_a_bound_input_becomes_a_constant(tmp_path: Path) -> None:
     path = reshaped(tmp_path)
     assert "--bind to=FILE.npy" in failed("run", path, "--fallback", "none")
     bound = f"to={npy(tmp_path, np.array([3, 2]), 'to.npy')}"
-    report = told("run", path, "--bind", bound)
+    report = json_of("run", path, "--bind", bound)
     assert report["outputs"][0]["shape"] == [3, 2]
-    assert [i["name"] for i in told("info", path, "--bind", bound)["inputs"]] == ["x"]
+    assert [i["name"] for i in json_of("info", path, "--bind", bound)["inputs"]] == ["x"]
 
 
 def test_files_of_doubles_and_short_integers_are_inputs(tmp_path: Path) -> None:
     wide = [f"x={npy(tmp_path, np.ones(3))}", f"k={npy(tmp_path, np.arange(3, dtype=np.int32), 'k.npy')}"]
-    report = told("run", added(tmp_path), "--input", wide[0], "--input", wide[1])
+    report = json_of("run", added(tmp_path), "--input", wide[0], "--input", wide[1])
     assert (report["outputs"][0]["min"], report["outputs"][0]["max"]) == (1.0, 3.0)
 
 
@@ -298,7 +268,7 @@ def wrong_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:
 def test_a_wrong_input_is_told_before_anything_is_compiled(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stormdrop.compiler.model_build.build_model", None)
+    monkeypatch.setattr("stormdrop.compiler.compile.build_model", None)
     given, message = wrong_inputs(tmp_path)[case]
     assert message in failed("run", added(tmp_path), *(part for g in given for part in ("--input", g)))
 
@@ -307,17 +277,17 @@ def test_a_wrong_input_is_told_before_anything_is_compiled(
 
 
 def test_show_without_a_task_lists_them(tmp_path: Path) -> None:
-    report = told("show", dense(tmp_path))
-    assert report["tasks"] == told("info", dense(tmp_path))["tasks"]
+    report = json_of("show", dense(tmp_path))
+    assert report["tasks"] == json_of("info", dense(tmp_path))["tasks"]
     assert done("show", dense(tmp_path)).stdout.count("default") == len(report["tasks"])
 
 
 def test_a_task_is_found_by_id_digest_node_value_and_label(tmp_path: Path) -> None:
     path = dense(tmp_path)
-    tasks = told("info", path)["tasks"]
+    tasks = json_of("info", path)["tasks"]
     of_dense = next(t for t in tasks if "MatMul" in t["label"])
     for name in (of_dense["id"], of_dense["digest"][:6], "first/dense", "first|dense", "dense", "matmul"):
-        assert told("show", path, name)["digest"] == of_dense["digest"], name
+        assert json_of("show", path, name)["digest"] == of_dense["digest"], name
 
 
 def test_an_ambiguous_task_gets_candidates_and_an_unknown_one_the_ids(tmp_path: Path) -> None:
@@ -340,7 +310,7 @@ def test_show_prints_what_is_asked(tmp_path: Path) -> None:
     for sign in parts.values():
         assert sign in everything
     assert not any(line != line.rstrip() for line in everything.splitlines() if not line.startswith(("\t", " ")))
-    report = told("show", path, "dense", "--as", "loops", "--as", "sketch")
+    report = json_of("show", path, "dense", "--as", "loops", "--as", "sketch")
     assert list(report["text"]) == ["loops"]
     assert report["sketches"][0]["derivation"]
     assert "define" not in done("show", path, "dense").stdout
@@ -351,18 +321,20 @@ def test_show_prints_what_is_asked(tmp_path: Path) -> None:
 
 def test_winograd_can_be_switched_off(tmp_path: Path) -> None:
     path = conv(tmp_path)
-    digests = [[t["digest"] for t in told("info", path, *more)["tasks"]] for more in ([], ["--no-winograd"])]
-    assert digests == [[use.task.digest for use in tasks_of(load(path), winograd).tasks] for winograd in (True, False)]
+    digests = [[t["digest"] for t in json_of("info", path, *more)["tasks"]] for more in ([], ["--no-winograd"])]
+    assert digests == [
+        [use.task.digest for use in tasks_of(read_graph(path), winograd).tasks] for winograd in (True, False)
+    ]
     assert digests[0] != digests[1]
     variants = [
-        {s["variant"] for s in told("show", path, "Conv", "--as", "sketch", *more)["sketches"]}
+        {s["variant"] for s in json_of("show", path, "Conv", "--as", "sketch", *more)["sketches"]}
         for more in ([], ["--no-winograd"])
     ]
     assert len(variants[0]) == 3
     assert len(variants[1]) == 1
     file = tmp_path / "m.sd"
     done("compile", path, "-o", file, "--no-winograd")
-    assert told("run", file)["outputs"] == told("run", path, "--no-winograd")["outputs"]
+    assert json_of("run", file)["outputs"] == json_of("run", path, "--no-winograd")["outputs"]
     assert "leave out --no-winograd" in failed("run", file, "--no-winograd", code=2)
 
 
@@ -461,7 +433,7 @@ def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stormdrop", "run", str(path), "--json"]
     process = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120)
     assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout) == told("run", path)
+    assert json.loads(process.stdout) == json_of("run", path)
     assert process.stderr.count("dimensions are open: the size is") == 1
     assert "\x1b" not in process.stdout + process.stderr
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from onnx import ModelProto
 
 from stormdrop.base.errors import UserError
-from stormdrop.cli.main import main
 from stormdrop.compare.oracle import OnnxRuntime
-from tests.support.command import refusal
+from tests.support.command import json_of, ran, refusal
 from tests.support.open_onnx import batched, classifier, decoder, detector, perceptron, recogniser
 
 ort = pytest.importorskip("onnxruntime")
@@ -46,22 +43,12 @@ def written(proto: ModelProto, folder: Path) -> Path:
     return path
 
 
-def ran(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in args])
-
-
-def told(*args: object, code: int = 0) -> Any:
-    result = ran(*args, "--json")
-    assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
-
-
 def shapes(tree: Any) -> list[list[int]]:
     return [size["outputs"][0]["shape"] for size in tree["sizes"]]
 
 
 def test_without_sizes_three_batches_are_checked_and_named(model: Path) -> None:
-    assert shapes(told("check", model)) == [[1, 20], [2, 20], [5, 20]]
+    assert shapes(json_of("check", model)) == [[1, 20], [2, 20], [5, 20]]
     result = ran("check", model)
     assert "the sizes are x=1x32; x=2x32; x=5x32; --shapes or --input give others" in result.stderr
     assert result.stdout.count("at x=") == 3
@@ -88,7 +75,7 @@ def test_sizes_that_the_model_cannot_compute_with_are_skipped_and_named(
 
 def test_a_recogniser_is_checked_at_heights_that_leave_one_row(tmp_path: Path) -> None:
     path = written(recogniser(), tmp_path)
-    heights = [size["outputs"][0]["shape"] for size in told("check", path)["sizes"]]
+    heights = [size["outputs"][0]["shape"] for size in json_of("check", path)["sizes"]]
     assert heights[0] == [1, 8, 40]
     assert "x=1x3x224x224" in ran("check", path).stderr
 
@@ -140,7 +127,7 @@ def test_an_open_batch_is_one_with_a_line_about_it(tmp_path: Path, monkeypatch: 
         result = ran(command[0], path, *command[1:])
         assert result.exit_code == 0, result.output
         assert result.stderr.count("leaves the batch open: 1 is taken (image=1x3x8x8)") == 1
-    assert told("info", tmp_path / "m.sd")["inputs"][0]["shape"] == [1, 3, 8, 8]
+    assert json_of("info", tmp_path / "m.sd")["inputs"][0]["shape"] == [1, 3, 8, 8]
 
 
 def test_info_shows_open_dimensions_by_name_and_kernels_at_a_size_that_works(tmp_path: Path) -> None:
@@ -149,27 +136,27 @@ def test_info_shows_open_dimensions_by_name_and_kernels_at_a_size_that_works(tmp
     assert "[any, 3, any, any]" in result.stdout
     assert "tasks at x=1x3x224x224" in result.stdout
     assert "x=1x3x224x224 is taken; --shapes gives another size" in result.stderr
-    tree = told("info", path)
+    tree = json_of("info", path)
     assert tree["dimensions"] == {"x": ["any", "3", "any", "any"], "y": ["any", "8"]}
     assert tree["size"] == {"x": [1, 3, 224, 224]}
-    settled = told("info", path, "--shapes", "x=1x3x8x8")
+    settled = json_of("info", path, "--shapes", "x=1x3x8x8")
     assert "dimensions" not in settled
-    assert told("show", path)["tasks"] == tree["tasks"]
+    assert json_of("show", path)["tasks"] == tree["tasks"]
     assert ran("show", path, tree["tasks"][0]["id"]).exit_code == 0
     assert "1, 3, 224, 224" in ran("info", path, "--passes").stdout
 
 
 def test_a_model_of_one_size_is_compared_at_that_size(detector_file: Path, tmp_path: Path) -> None:
     file = tmp_path / "one.sd"
-    told("compile", detector_file, "--shapes", "x=2x3x32x64", "-o", file)
-    assert told("check", detector_file, "--compiled", file)["outputs"][0]["shape"] == [2, 8, 16, 32]
+    json_of("compile", detector_file, "--shapes", "x=2x3x32x64", "-o", file)
+    assert json_of("check", detector_file, "--compiled", file)["outputs"][0]["shape"] == [2, 8, 16, 32]
 
 
 def test_dimensions_without_names_take_any_size(tmp_path: Path) -> None:
     path = written(classifier(), tmp_path)
-    assert told("check", path, "--shapes", "x=2x3x8x12")["outputs"][0]["shape"] == [2, 8]
+    assert json_of("check", path, "--shapes", "x=2x3x8x12")["outputs"][0]["shape"] == [2, 8]
     np.save(tmp_path / "x.npy", np.ones((1, 3, 8, 12), np.float32))
-    assert told("run", path, "--input", tmp_path / "x.npy")["outputs"][0]["shape"] == [1, 8]
+    assert json_of("run", path, "--input", tmp_path / "x.npy")["outputs"][0]["shape"] == [1, 8]
     np.save(tmp_path / "two.npy", np.ones((1, 2, 8, 12), np.float32))
     text = refusal(ran("run", path, "--input", tmp_path / "two.npy"), 1)
     assert "the input x: f32[any, 3, any, any] needs [any, 3, any, any]" in text
@@ -178,39 +165,39 @@ def test_dimensions_without_names_take_any_size(tmp_path: Path) -> None:
 def test_an_input_file_gives_the_size(model: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((7, 32), np.float32))
     for command in ("run", "check"):
-        assert told(command, model, "--input", tmp_path / "x.npy")["outputs"][0]["shape"] == [7, 20]
+        assert json_of(command, model, "--input", tmp_path / "x.npy")["outputs"][0]["shape"] == [7, 20]
     np.save(tmp_path / "wide.npy", np.ones((7, 33), np.float32))
     assert "wide.npy has shape [7, 33]" in refusal(ran("run", model, "--input", tmp_path / "wide.npy"), 1)
 
 
 def test_an_input_that_is_named_again_begins_another_size(model: Path) -> None:
-    two = told("check", model, "--shapes", "x=3x32", "--shapes", "x=4x32")
+    two = json_of("check", model, "--shapes", "x=3x32", "--shapes", "x=4x32")
     assert shapes(two) == [[3, 20], [4, 20]]
-    one = told("check", model, "--shapes", "x=3x32")
+    one = json_of("check", model, "--shapes", "x=3x32")
     assert one["outputs"][0]["shape"] == [3, 20]
 
 
 def test_rounded_sizes_are_checked_as_they_run(tmp_path: Path) -> None:
     path = tmp_path / "decoder.onnx"
     path.write_bytes(decoder(layers=1, width=16, heads=2).SerializeToString())
-    tree = told("check", path, "--shapes", "ids=1x5", "--shapes", "ids=1x9")
+    tree = json_of("check", path, "--shapes", "ids=1x5", "--shapes", "ids=1x9")
     assert all(size["ok"] for size in tree["sizes"])
     assert shapes(tree) == [[1, 5, 50], [1, 9, 50]]
 
 
 def test_a_file_holds_all_sizes_and_commands_take_each(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "net.sd"
-    tree = told("compile", model, "--shapes", "x=3x32", "--shapes", "x=4x32", "-o", file)
+    tree = json_of("compile", model, "--shapes", "x=3x32", "--shapes", "x=4x32", "-o", file)
     assert sorted(tree["sizes"]) == [[[3, 32]], [[4, 32]]]
-    assert sorted(shapes(told("run", file))) == [[3, 20], [4, 20]]
-    assert sorted(size["inputs"][0]["shape"] for size in told("info", file)["sizes"]) == [[3, 32], [4, 32]]
-    assert all(size["ok"] for size in told("check", model, "--compiled", file)["sizes"])
+    assert sorted(shapes(json_of("run", file))) == [[3, 20], [4, 20]]
+    assert sorted(size["inputs"][0]["shape"] for size in json_of("info", file)["sizes"]) == [[3, 32], [4, 32]]
+    assert all(size["ok"] for size in json_of("check", model, "--compiled", file)["sizes"])
     np.save(tmp_path / "x.npy", np.ones((7, 32), np.float32))
     assert "--shapes add others" in refusal(ran("run", file, "--input", tmp_path / "x.npy"), 1)
 
 
 def test_bench_times_each_size(model: Path) -> None:
-    tree = told("bench", model, "--shapes", "x=3x32", "--shapes", "x=4x32", "--repeats", "2")
+    tree = json_of("bench", model, "--shapes", "x=3x32", "--shapes", "x=4x32", "--repeats", "2")
     assert len(tree["sizes"]) == 2
     assert all(size["stormdrop"]["median_seconds"] > 0 for size in tree["sizes"])
 

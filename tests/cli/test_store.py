@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.store.store import Store
@@ -417,7 +417,7 @@ def test_the_command_works_as_a_process_with_a_closed_pipe(path: Path) -> None:
 def wider(tmp_path: Path, path: Path) -> tuple[Path, Task]:
     """A model, and the convolution of another one that the store has tuned, which has more channels."""
     (tmp_path / "other").mkdir()
-    other = next(u.task for u in tasks_of(load(conv(tmp_path / "other", 12))).tasks if "Conv" in u.task.name)
+    other = next(u.task for u in tasks_of(read_graph(conv(tmp_path / "other", 12))).tasks if "Conv" in u.task.name)
     with Store.open(path) as store:
         winner, loser = legal_records(2, other, detect(1))
         store.add([replace(winner, verified=True, model="wider"), replace(loser, model="wider")])

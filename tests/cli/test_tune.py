@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import stormdrop as sd
 from stormdrop.base.errors import RunError
 from stormdrop.cli.main import main
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.stored import stored_schedules
 from stormdrop.device.host import detect
 from stormdrop.report.text import clean
@@ -103,7 +103,7 @@ def test_a_model_is_tuned_kept_and_continued(tmp_path: Path, cache: Path) -> Non
     assert Path(report["store"]).is_relative_to(cache)
     assert report["in_model"]["seconds"] > 0
     assert report["in_model"]["default_seconds"] > 0
-    tasks = tasks_of(load(str(path))).tasks
+    tasks = tasks_of(read_graph(str(path))).tasks
     assert [t["digest"] for t in report["tasks"]] == [use.task.digest for use in tasks]
     assert all(list(t) == TASK_KEYS for t in report["tasks"])
     rows = [(t["id"], t["shapes"], t["node"]) for t in report["tasks"]]
@@ -315,7 +315,7 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("stormdrop.tuning.api.tune_subjects", listening)
     path = dense(tmp_path, batch="n")
-    graph = load(str(path), {INPUT: (4, 6)})
+    graph = read_graph(str(path), {INPUT: (4, 6)})
     parts = tasks_of(graph)
     sd.tune(str(path), shapes={INPUT: (4, 6)}, threads=3, trials=7)
     sd.tune(path.read_bytes(), shapes={INPUT: (4, 6)})

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import UserError
 from stormdrop.compare.oracle import Agreement, OnnxRuntime, Reference, agreement, agreements, has_onnxruntime
-from stormdrop.compiler.compile import load
+from stormdrop.compiler.compile import read_graph
 from tests.support.tiny_onnx import INPUT, OUTPUT, dense
 
 NAN, INF = float("nan"), float("inf")
@@ -78,7 +78,7 @@ def test_both_oracles_say_the_same(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = dense(tmp_path)
     x = {INPUT: np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32), "unread": np.ones(1)}
-    ours, theirs = Reference(load(path)).run(x), OnnxRuntime(str(path), 1).run(x)
+    ours, theirs = Reference(read_graph(path)).run(x), OnnxRuntime(str(path), 1).run(x)
     assert all(a.ok for a in agreements([OUTPUT, "top"], ours, theirs, 1e-6))
     assert all(a.ok for a in agreements([OUTPUT, "top"], OnnxRuntime(path.read_bytes(), 1).run(x), theirs, 1e-6))
 

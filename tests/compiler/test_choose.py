@@ -12,7 +12,7 @@ import stormdrop as sd
 from stormdrop.base.errors import UserError
 from stormdrop.builder.building import code_of
 from stormdrop.compiler.choose import Choice, Origin, choice_of
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.model_build import build_model
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
@@ -37,7 +37,7 @@ def verdict(task: Task) -> Verdict:
 
 def test_each_task_has_the_origin_of_its_choice(tmp_path: Path) -> None:
     path = conv(tmp_path)
-    parts = tasks_of(load(path), winograd=False)
+    parts = tasks_of(read_graph(path), winograd=False)
     decided, given, default = (use.task for use in parts.tasks[:3])
     by_digest = {decided.digest: verdict(decided), given.digest: default_schedule(given, detect(1))}
 
@@ -57,7 +57,7 @@ def test_each_task_has_the_origin_of_its_choice(tmp_path: Path) -> None:
 
 
 def test_the_code_of_a_verdict_is_compared_and_other_code_is_not(tmp_path: Path) -> None:
-    task = tasks_of(load(conv(tmp_path))).tasks[0].task
+    task = tasks_of(read_graph(conv(tmp_path))).tasks[0].task
     decided = verdict(task)
     assert choice_of(decided) == Choice(decided.schedule, Origin.VERDICT, decided.code)
     assert choice_of(decided.schedule) == Choice(decided.schedule, Origin.GIVEN, None)

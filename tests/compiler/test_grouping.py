@@ -107,7 +107,7 @@ def test_a_saved_model_has_its_groups_and_runs_with_other_threads(tmp_path: obje
     model.save(path)
     assert load(path, 3)[0].groups == model.image.groups
     for threads in (1, 2, 4):
-        assert sd.load_compiled(path, threads=threads)(X).tobytes() == model(X).tobytes()
+        assert sd.load(path, threads=threads)(X).tobytes() == model(X).tobytes()
 
 
 def test_the_parts_of_a_profile_add_up_to_the_time_of_the_model() -> None:

@@ -16,7 +16,7 @@ from stormdrop.compiler.kept_kernels import KeptKernels
 from stormdrop.compiler.kernel_builds import Job, build_kernels
 from stormdrop.device.host_device import host_device
 from stormdrop.lower.packed_layout import PackedLayout, layout_of
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches

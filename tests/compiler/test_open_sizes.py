@@ -215,7 +215,7 @@ def test_an_open_model_without_names_takes_any_size_and_is_saved(tmp_path: Path)
     assert expected.shape == (2, 8)
     assert repr(model) == "<model classifier, open in dimensions without names, compiled for 1 size>"
     model.save(tmp_path / "m.sd")
-    loaded = sd.load_compiled(tmp_path / "m.sd", threads=1)
+    loaded = sd.load(tmp_path / "m.sd", threads=1)
     assert np.array_equal(loaded(x), expected)
     with pytest.raises(sd.UserError, match=r"input for x: f32\[any, 3, any, any\] has shape \(2, 2, 8, 12\)"):
         model(x[:, :2])

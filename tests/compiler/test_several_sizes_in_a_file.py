@@ -34,7 +34,7 @@ def rows(n: int) -> Array:
 
 def test_a_file_gives_the_same_bits_at_every_size_it_holds(model: OpenModel, tmp_path: Path) -> None:
     model.save(tmp_path / "m.sd")
-    again = sd.load_compiled(tmp_path / "m.sd")
+    again = sd.load(tmp_path / "m.sd")
     assert isinstance(again, OpenModel)
     assert [repr(p) for p in (*again.inputs, *again.outputs)] == ["x: f32[rows, 32]", "y: f32[rows, 20]"]
     for n in (1, 4, 9):
@@ -46,14 +46,14 @@ def test_a_file_gives_the_same_bits_at_every_size_it_holds(model: OpenModel, tmp
 
 def test_a_size_that_a_file_does_not_hold_is_an_error_that_names_shapes(model: OpenModel, tmp_path: Path) -> None:
     model.save(tmp_path / "m.sd")
-    again = sd.load_compiled(tmp_path / "m.sd")
+    again = sd.load(tmp_path / "m.sd")
     with pytest.raises(sd.UserError, match=r"was compiled for the input shapes .*, not for \(5, 32\); .*shapes="):
         again(rows(5))
 
 
 def test_one_size_of_an_open_model_can_be_saved_alone(model: OpenModel, tmp_path: Path) -> None:
     model.specialise({"x": (4, 32)}).save(tmp_path / "four.sd")
-    four = sd.load_compiled(tmp_path / "four.sd")
+    four = sd.load(tmp_path / "four.sd")
     assert not isinstance(four, OpenModel)
     assert np.array_equal(four(rows(4)), model(rows(4)))
 
@@ -69,7 +69,7 @@ def test_rounded_sizes_are_kept_with_their_masks(tmp_path: Path, monkeypatch: py
     ids = {n: np.random.default_rng(n).integers(0, 50, (2, n)) for n in (5, 9)}
     wanted = {n: model(x) for n, x in ids.items()}
     model.save(tmp_path / "m.sd")
-    again = sd.load_compiled(tmp_path / "m.sd")
+    again = sd.load(tmp_path / "m.sd")
     assert isinstance(again, OpenModel)
     assert len(again.models) == 1
     for n, x in ids.items():

@@ -13,7 +13,7 @@ import stormdrop as sd
 from stormdrop.builder.building import code_of
 from stormdrop.compiler import model_build
 from stormdrop.compiler.choose import Choice, Choose, Origin, choice_of
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.stored import Proof, StoredSchedules, stored_schedules
 from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
@@ -44,7 +44,7 @@ def target() -> Target:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Partition:
-    return tasks_of(load(dense(tmp_path)))
+    return tasks_of(read_graph(dense(tmp_path)))
 
 
 def other_schedules(task: Task, target: Target, count: int) -> list[Schedule]:
@@ -146,7 +146,7 @@ def test_code_that_has_not_changed_is_not_proved_again(
         for schedule in other_schedules(use.task, target, 1):
             keep(verdict(use.task, target, schedule))
     monkeypatch.setattr(model_build, "proved_again", never)
-    model_build.build_model(parts, target)
+    model_build.build_model(parts, target, stored_schedules(target, model=parts.digest))
 
 
 @pytest.mark.parametrize("code", ["", "0123456789abcdef fedcba9876543210"])
@@ -154,7 +154,7 @@ def test_code_that_has_changed_is_proved_once_and_its_timing_is_old(
     tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     path = dense(tmp_path)
-    parts = tasks_of(load(path))
+    parts = tasks_of(read_graph(path))
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
     keep(verdict(task, target, schedule, code))
@@ -177,7 +177,7 @@ def test_a_verdict_whose_values_are_no_legal_point_any_more_is_renewed_with_what
     task = parts.tasks[0].task
     default = default_schedule(task, target)
     keep(verdict(task, target, replace(default, values=tuple((name, 10**6) for name, _ in default.values)), "0 1"))
-    model_build.build_model(parts, target)
+    model_build.build_model(parts, target, stored_schedules(target, model=parts.digest))
     renewed = known(task, target)
     sketch, point = resolve(task, renewed.schedule, target)
     assert sketch.schedule(point) == renewed.schedule == renewed.against
@@ -212,7 +212,7 @@ def test_changed_code_that_computes_wrongly_gives_way_to_the_default_with_a_rema
         return Failure("wrong", "one element differs")
 
     monkeypatch.setattr(Measurer, "prove", prove)
-    model = model_build.build_model(parts, target)
+    model = model_build.build_model(parts, target, stored_schedules(target, model=parts.digest))
     assert f"{task.name} is computed by default" in " ".join(remarks(recwarn))
     assert "one element differs" in " ".join(remarks(recwarn))
     default = model_build.build_model(parts, target, lambda task: Choice())

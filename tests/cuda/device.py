@@ -33,7 +33,7 @@ from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputAr
 from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.operators import catalogue
 from stormdrop.space.sketch import sketches
 from stormdrop.target.structures import Scope
@@ -292,7 +292,7 @@ def a_network() -> None:
     assert is_close(made(x))
     with TemporaryDirectory() as folder:
         made.save(Path(folder) / "m.sd")
-        assert is_close(sd.load_compiled(Path(folder) / "m.sd")(x))
+        assert is_close(sd.load(Path(folder) / "m.sd")(x))
     if (torch := _torch()) is None:
         return
     tensor = torch.from_numpy(x).cuda()

@@ -23,8 +23,8 @@ from stormdrop.device.host_device import HostDevice
 from stormdrop.device.pool.pool import shared_pool
 from stormdrop.device.rotation import Rotation
 from stormdrop.model.fixed_model import FixedModel
-from stormdrop.model.prepared import PreparedKernel
-from stormdrop.model.weights import pack
+from stormdrop.model.kernel import PreparedKernel
+from stormdrop.model.shared_weights import pack
 from stormdrop.operators import catalogue
 from stormdrop.operators.winograd import winograd_conv2d
 from stormdrop.space.schedule import Schedule

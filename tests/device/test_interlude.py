@@ -21,7 +21,7 @@ from stormdrop.device.host import detect
 from stormdrop.device.host_device import HostDevice, HostKernel, HostMemory
 from stormdrop.device.interlude import MOST_COPIES, Action, LineRange, SurroundedBenches, interlude, interlude_ir
 from stormdrop.device.pool.pool import Pool, shared_pool
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
 

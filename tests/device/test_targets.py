@@ -25,7 +25,7 @@ from stormdrop.device.host import detect
 from stormdrop.device.targets import target_for
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
-from stormdrop.model.open_model import load_compiled
+from stormdrop.model.open_model import load as load_model
 from stormdrop.model.package import load
 from stormdrop.target.gpu import GPU_TRIPLE, gpu
 from stormdrop.target.machine import target_from_json
@@ -191,7 +191,7 @@ def test_a_model_for_a_gpu_that_is_not_here_is_saved_and_read_but_not_run(tmp_pa
     found, _ = load(path)
     assert found.kernels == (replace(image().kernels[0], prepare_code=b""),)
     assert (found.cpu, found.threads) == ("sm_90", 132)
-    for run in (model, lambda: load_compiled(path)):
+    for run in (model, lambda: load_model(path)):
         with pytest.raises(NoGpu, match="no NVIDIA driver"):
             run()
 
@@ -205,7 +205,7 @@ def test_a_file_for_another_architecture_says_so(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("stormdrop.device.cuda.device.cuda_device", fake)
     with pytest.raises(UserError, match=r"compiled for sm_80, and GPU 0 .NVIDIA H200. is sm_90"):
-        load_compiled(path)
+        load_model(path)
 
 
 def test_a_precision_is_a_part_of_a_gpus_name_or_an_argument() -> None:

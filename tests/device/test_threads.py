@@ -11,7 +11,7 @@ import pytest
 from stormdrop.base.errors import UserError
 from stormdrop.device.targets import target_for
 from stormdrop.device.threads import available_cpus, thread_count
-from stormdrop.model.open_model import load_compiled
+from stormdrop.model.open_model import load
 from stormdrop.model.package import save
 from tests.support.two_steps import two_steps
 
@@ -107,7 +107,7 @@ def test_a_file_run_with_more_threads_than_cpus_is_warned_of(tmp_path: Path) -> 
     image, weights = two_steps(threads=2)
     save(tmp_path / "m.sd", image, weights)
     with pytest.warns(UserWarning, match="3 threads on 2 CPUs"):
-        load_compiled(tmp_path / "m.sd", threads=3)
+        load(tmp_path / "m.sd", threads=3)
 
 
 @pytest.mark.usefixtures("two_cpus")

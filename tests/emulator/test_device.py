@@ -8,7 +8,7 @@ import pytest
 from stormdrop.base.errors import BuildError
 from stormdrop.device.artifact import Artifact, BufferSpec, Launch
 from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.target.structures import Scope
 from tests.emulator import kernels
 from tests.emulator.device import EmulatedDevice

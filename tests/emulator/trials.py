@@ -22,7 +22,7 @@ from stormdrop.device.device import Device
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.verify_program import verify
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
 from stormdrop.target.gpu import Gpu, gpu

@@ -79,7 +79,7 @@ def compiled(proto: ModelProto, operators: Sequence[sd.CustomOperator] = OPERATO
 def test_a_formula_is_compiled_and_interpreted_alike() -> None:
     assert_right(compiled(model())(X))
     assert_right(compiled(model(0.25))(X), 0.25)
-    assert_right(interpret(sd.load(model(), operators=OPERATORS), [X]))
+    assert_right(interpret(sd.read_graph(model(), operators=OPERATORS), [X]))
 
 
 def test_a_pointwise_formula_runs_in_the_epilogue_of_the_product_before_it() -> None:
@@ -93,7 +93,7 @@ def test_an_output_that_nobody_wants_is_not_computed() -> None:
 
 def test_a_saved_model_needs_the_operators_no_more(tmp_path: Path) -> None:
     compiled(model()).save(tmp_path / "m.sd")
-    assert_right(sd.load_compiled(tmp_path / "m.sd")(X))
+    assert_right(sd.load(tmp_path / "m.sd")(X))
 
 
 def test_tuning_finds_schedules_for_a_formula(tmp_path: Path) -> None:

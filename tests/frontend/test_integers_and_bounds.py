@@ -91,9 +91,11 @@ def test_a_range_of_too_many_numbers_is_refused_by_name(start: float, limit: flo
     """The count of the first one is infinite."""
     ends = {"a": np.array(start), "b": np.array(limit), "c": np.array(1.0)}
     with pytest.raises(sd.UserError, match="node n: would make"):
-        sd.load(model([node("Range", "a b c", "y", name="n")], [], [port("y", None, D)], ends))
+        sd.read_graph(model([node("Range", "a b c", "y", name="n")], [], [port("y", None, D)], ends))
     backwards = {**ends, "a": ends["b"], "b": ends["a"]}
-    assert sd.load(model([node("Range", "a b c", "y")], [], [port("y", None, D)], backwards)).outputs[0].shape == (0,)
+    assert sd.read_graph(model([node("Range", "a b c", "y")], [], [port("y", None, D)], backwards)).outputs[
+        0
+    ].shape == (0,)
 
 
 @pytest.mark.parametrize("value", LARGE)

@@ -16,7 +16,7 @@ def test_an_error_names_file_and_node(tmp_path: Path) -> None:
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 0], name="turn")
     path = saved(tmp_path, [node], {"x": [2, 3]}, {"y": TensorProto.FLOAT})
     with pytest.raises(sd.ModelError, match="Transpose node turn") as caught:
-        sd.load(path)
+        sd.read_graph(path)
     assert (caught.value.file, caught.value.node) == (str(path), "turn")
     assert str(caught.value).startswith(f"{path}: ")
 
@@ -25,7 +25,7 @@ def test_a_model_from_memory_has_no_file(tmp_path: Path) -> None:
     node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 0], name="turn")
     data = saved(tmp_path, [node], {"x": [2, 3]}, {"y": TensorProto.FLOAT}).read_bytes()
     with pytest.raises(sd.ModelError) as caught:
-        sd.load(data)
+        sd.read_graph(data)
     assert (caught.value.file, caught.value.node) == (None, "turn")
 
 
@@ -38,7 +38,7 @@ def test_files_that_are_no_models_are_named(tmp_path: Path, content: bytes | Non
         sd.compile(path)
     assert (caught.value.file, caught.value.node) == (str(path), None)
     with pytest.raises(sd.ModelError) as caught:
-        sd.load_compiled(path)
+        sd.load(path)
     assert caught.value.file == str(path)
 
 
@@ -50,6 +50,6 @@ def test_an_input_that_must_be_known_is_located_too(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "g", [x, shape], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     with pytest.raises(sd.ModelError, match="constants=") as caught:
-        sd.load(model)
+        sd.read_graph(model)
     assert caught.value.node == "reshape"
-    assert sd.load(model, constants={"shape": np.array([3, 2])}).outputs[0].shape == (3, 2)
+    assert sd.read_graph(model, constants={"shape": np.array([3, 2])}).outputs[0].shape == (3, 2)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 
 Array = NDArray[Any]
 Build = Callable[..., onnx.ModelProto]
@@ -35,7 +35,7 @@ def weights(*shape: int) -> Array:
 
 def keys(made: onnx.ModelProto) -> list[tuple[str, str]]:
     """Of the direct variant of each kernel."""
-    return [(call.task.class_key, call.task.anchor_key) for call in tasks_of(load(made)).calls]
+    return [(call.task.class_key, call.task.anchor_key) for call in tasks_of(read_graph(made)).calls]
 
 
 def mean_pool(size: int, kernel: int, stride: int, pad: int = 0) -> onnx.ModelProto:

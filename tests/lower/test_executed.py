@@ -19,7 +19,7 @@ from stormdrop.device.host_device import HostKernel, host_device
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.operators.catalogue import build
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target

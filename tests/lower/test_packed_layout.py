@@ -11,7 +11,7 @@ from stormdrop.builder.building import artifact_of, lowered
 from stormdrop.device.host_device import host_device
 from stormdrop.ir.interp import evaluate
 from stormdrop.lower.packed_layout import PackedLayout, layout_of, sharing_point
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.space.default import default_point
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross

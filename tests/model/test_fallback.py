@@ -273,7 +273,7 @@ def test_without_onnxruntime_the_error_names_the_extra() -> None:
 
 def test_what_no_runtime_is_for_is_refused() -> None:
     with pytest.raises(sd.UserError, match="the CPU"):
-        sd.compile(sd.load(model([helper.make_node("Relu", ["x"], ["y"])], *RELU, {})), fallback="onnxruntime")
+        sd.compile(sd.read_graph(model([helper.make_node("Relu", ["x"], ["y"])], *RELU, {})), fallback="onnxruntime")
     with pytest.raises(sd.UserError, match="NonZero"):
         sd.compile(positives(), target="cuda:sm_80")
     nms, _ = detections()

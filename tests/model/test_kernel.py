@@ -351,6 +351,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "negative strides": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "misaligned": misaligned,
     "every third": spread,
+    "off a cache line": lambda x: np.concatenate([np.zeros(1, x.dtype), x.ravel()])[1:].reshape(x.shape),
     "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
 }
 

@@ -27,8 +27,8 @@ from stormdrop.ir.tensor import Task
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, Port
 from stormdrop.model.profile import Profile, ProfileRow, profile_of
+from stormdrop.model.shared_weights import pack
 from stormdrop.model.verify_image import verify
-from stormdrop.model.weights import pack
 from stormdrop.operators import catalogue
 from stormdrop.target.structures import Scope
 from tests.support.images import Draft, poisoned
@@ -134,16 +134,6 @@ def test_a_single_output_is_an_array_of_its_own_each_time() -> None:
     np.testing.assert_array_equal(first, before)
 
 
-def test_out_is_filled_and_returned_and_its_neighbours_are_left_alone() -> None:
-    around = np.full((2, N + 2, M), np.nan, np.float32)
-    given = around[0, 1:-1], around[1, 1:-1]
-    results = shared_model()(X, U, out=given)
-    for result, mine, right in zip(results, given, wanted(X, U)):
-        assert result is mine
-        close(mine, right)
-    assert np.isnan(around[:, [0, -1]]).all()
-
-
 def test_a_hundred_steps_run_in_order() -> None:
     """Two arena buffers in turn, the same kernel with other constants each time; integers, so that the result is
     exact.
@@ -203,41 +193,6 @@ def test_a_step_without_phases_does_nothing() -> None:
     assert len(model.profile(X, U, repeats=2).rows) == 7
 
 
-# ---- arrays of every kind ---------------------------------------------------------------------------------------
-
-
-def misaligned(x: Array) -> Array:
-    result = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
-    result[...] = x
-    assert not result.flags.aligned
-    return result
-
-
-def spread(x: Array) -> Array:
-    """The same values, every third one of a larger array of NaN."""
-    result = np.full((*x.shape[:-1], 3 * x.shape[-1]), np.nan, x.dtype)[..., 1::3]
-    result[...] = x
-    return result
-
-
-LAYOUTS: dict[str, Callable[[Array], Array]] = {
-    "Fortran order": np.asfortranarray,
-    "negative strides": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
-    "misaligned": misaligned,
-    "every third": spread,
-    "off a cache line": lambda x: np.concatenate([np.zeros(1, x.dtype), x.ravel()])[1:].reshape(x.shape),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_inputs_and_outputs_of_any_layout_are_right(layout: str) -> None:
-    odd = LAYOUTS[layout]
-    given = tuple(odd(np.full((N, M), np.nan, np.float32)) for _ in range(2))
-    for found, mine, right in zip(shared_model()(odd(X), odd(U), out=given), given, wanted(X, U)):
-        assert found is mine
-        close(found, right)
-
-
 def test_a_read_only_input_is_read_where_it_is_and_left_alone() -> None:
     x = X.copy()
     x.flags.writeable = False
@@ -260,23 +215,6 @@ def test_arrays_without_elements_and_models_without_steps_work() -> None:
 
 # ---- wrong calls ------------------------------------------------------------------------------------------------
 
-WRONG_CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "too few": ((X,), rf"tiny takes 2 arrays \(x: f32\[{N}, {K}\], u: .*\), not 1"),
-    "too many": ((X, U, U), "not 3"),
-    "shape": ((X.T, U), rf"input for x: f32.* has shape \({K}, {N}\); it must be \({N}, {K}\)"),
-    "type": ((X, U.astype(np.int64)), r"input for u: .* has type int64; use x.astype\(np.float32\)"),
-    "byte order": ((X.astype(">f4"), U), "foreign byte order"),
-    "no array": (([[1.0], [2.0, 3.0]], U), "x: .* is no array"),
-}
-
-
-@pytest.mark.parametrize("mistake", WRONG_CALLS)
-def test_wrong_inputs_are_refused_by_name(mistake: str) -> None:
-    inputs, message = WRONG_CALLS[mistake]
-    with pytest.raises(sd.UserError, match=message):
-        shared_model()(*inputs)
-
-
 WRONG_NAMES: dict[str, tuple[Any, str]] = {
     "unknown": ({"x": X, "u": U, "v": U}, "tiny has no input 'v'; its inputs: 'x', 'u'"),
     "missing": ({"x": X}, "tiny needs 'u'; its inputs: 'x', 'u'"),
@@ -290,23 +228,6 @@ def test_wrong_names_are_refused_with_those_that_are_known(mistake: str) -> None
     inputs, message = WRONG_NAMES[mistake]
     with pytest.raises(sd.UserError, match=message):
         shared_model().run(inputs)
-
-
-def test_wrong_outputs_are_refused() -> None:
-    good = [np.zeros((N, M), np.float32) for _ in range(2)]
-    fixed = good[0].copy()
-    fixed.flags.writeable = False
-    mistakes: list[tuple[Any, str]] = [
-        (good[:1], "2 arrays, not 1"),
-        ([good[0], good[0].T], "z: .*shape"),
-        ([fixed, good[1]], "y: .*read-only"),
-        ([good[0], U], "overlaps an input"),
-        ([good[0], good[0]], "overlap"),
-        ([good[0].astype(np.float64), good[1]], rf"type float64; give np.empty\(\({N}, {M}\), np.float32\)"),
-    ]
-    for out, message in mistakes:
-        with pytest.raises(sd.UserError, match=message):
-            shared_model()(X, U, out=out)
 
 
 # ---- threads, processes -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 import stormdrop as sd
 from stormdrop.compiler.specialise import Build, Sharing, Specialiser
+from stormdrop.frontend.mixed import MixedGraph
 from stormdrop.graph.graph import Graph
 from stormdrop.model.open_model import OpenModel, Specialised
 from tests.support.open_onnx import open_onnx, perceptron
@@ -172,12 +173,13 @@ def held_up(model: OpenModel, size: int) -> tuple[list[int], Event, Callable[[],
     sizes: list[int] = []
     begun, go = Event(), Event()
 
-    def slow(graph: list[Graph], sharing: Sharing) -> sd.Model:
-        sizes.append(graph[0].inputs[0].shape[0])
+    def slow(graphs: list[Graph | MixedGraph], sharing: Sharing) -> sd.Model:
+        assert isinstance(graphs[0], Graph)
+        sizes.append(graphs[0].inputs[0].shape[0])
         if sizes[-1] == size:
             begun.set()
             assert go.wait(60)
-        return build(graph, sharing)
+        return build(graphs, sharing)
 
     specialiser._build = slow
     return sizes, begun, go.set

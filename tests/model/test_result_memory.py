@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from stormdrop.device.arrays import Array, address_of
+from stormdrop.model.executable import LEAST_BYTES, ResultMemory
 from stormdrop.model.image import Port
-from stormdrop.model.result_memory import LEAST_BYTES, ResultMemory
 from stormdrop.target import ALIGN_BYTES
 
 LARGE = Port("y", (LEAST_BYTES // 4,), "f32")

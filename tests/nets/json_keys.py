@@ -12,7 +12,7 @@ from unittest.mock import patch
 from click.testing import CliRunner
 
 from stormdrop.cli.main import main
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device import peak
 from stormdrop.doctor import calibrate
 from stormdrop.measure.stopwatch import Runs, race
@@ -59,7 +59,7 @@ def json_keys(commands: Mapping[str, str] = COMMANDS) -> dict[str, str]:
     results: dict[str, str] = {}
     with TemporaryDirectory() as name, quick_measurements(Path(name)):
         model = conv(Path(name))
-        digest = tasks_of(load(str(model))).tasks[0].task.digest
+        digest = tasks_of(read_graph(str(model))).tasks[0].task.digest
         for command, arguments in commands.items():
             given = arguments.format(folder=name, model=model, task=digest).split()
             done = CliRunner().invoke(main, [*given, "--json"])

@@ -15,7 +15,7 @@ from stormdrop.base.codec import encode
 from stormdrop.base.errors import UserError
 from stormdrop.codegen.fingerprint import digest
 from stormdrop.compiler.choose import Choice
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.model_build import _Build
 from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition
@@ -55,7 +55,7 @@ def networks(names: Iterable[str] = (*FAMILIES, *SMALL)) -> dict[str, str]:
     """Returns the tasks and the partition of each network."""
     results: dict[str, str] = {}
     for name in names:
-        parts = tasks_of(load(small(name) if name in SMALL else f"zoo:{name}"))
+        parts = tasks_of(read_graph(small(name) if name in SMALL else f"zoo:{name}"))
         results[f"{name} tasks"], results[f"{name} partition"] = tasks_digest(parts), partition_digest(parts)
     return results
 
@@ -113,7 +113,7 @@ def images(names: Iterable[str] = IMAGES) -> dict[str, str]:
     """
     results: dict[str, str] = {}
     for name in names:
-        parts = tasks_of(load(small(name)))
+        parts = tasks_of(read_graph(small(name)))
         target = TARGET.with_weights(parts.constant_bytes)
         tree: dict[str, Any] = encode(_Build(parts, target, lambda task: Choice(), RULES).image())
         tree["kernels"] = [{k: v for k, v in kernel.items() if k != "code"} for kernel in tree["kernels"]]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.operators.catalogue import OPERATORS, build
 
 Node = tuple[str, dict[str, Any]]
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[list[int], ModelProto]] = {
 @pytest.mark.parametrize("title", CASES)
 def test_an_operator_is_the_task_of_a_model_of_this_node(title: str) -> None:
     args, model = CASES[title]
-    (use,) = tasks_of(load(model), winograd=False).tasks
+    (use,) = tasks_of(read_graph(model), winograd=False).tasks
     assert use.task.digest == build(title.partition(" ")[0], args).digest
 
 

@@ -127,7 +127,7 @@ def test_an_exported_program_needs_no_examples() -> None:
 
 
 def test_a_module_is_loaded_as_a_graph() -> None:
-    graph = sd.load(nn.Linear(4, 3).eval(), example_inputs=torch.zeros(2, 4))
+    graph = sd.read_graph(nn.Linear(4, 3).eval(), example_inputs=torch.zeros(2, 4))
     assert [v.shape for v in graph.outputs] == [(2, 3)]
 
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 
 from stormdrop.compare.inputs import saved as npz_of
 from stormdrop.compiler.compile import compile as compile_model
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.operators.catalogue import build
 from stormdrop.store.store import Store
@@ -47,7 +47,7 @@ def record_files() -> None:
 
 def _record_store(network: Path, target: Target) -> None:
     STORE.unlink(missing_ok=True)
-    parts = tasks_of(load(network))
+    parts = tasks_of(read_graph(network))
     tuned: list[Task] = [build(name, shape) for name, shape in OPERATORS]
     with Store.open(STORE) as store:
         for task in tuned:

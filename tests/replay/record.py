@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd
@@ -169,7 +169,7 @@ def _graph_tasks() -> Iterator[Case]:
     while len(seen) < GRAPH_TASKS:
         drawn = random_model(seed)
         proto = drawn.recipe.proto({name: drawn.held[name].plain for name in drawn.recipe.outputs})
-        new = [k for k in _kernels(tasks_of(load(proto))) if k[0].class_key not in seen]
+        new = [k for k in _kernels(tasks_of(read_graph(proto))) if k[0].class_key not in seen]
         for task, views in new[:2]:
             seen.add(task.class_key)
             target = machine(ISAS[len(seen) % len(ISAS)], 1 + len(seen) // len(ISAS) % 2)
@@ -182,7 +182,7 @@ def _graph_tasks() -> Iterator[Case]:
 
 def _networks() -> Iterator[Case]:
     for n, name in enumerate(NETWORKS):
-        parts = tasks_of(load(f"zoo:{name}"))
+        parts = tasks_of(read_graph(f"zoo:{name}"))
         found = _kernels(parts)
         for k in range(KERNELS_OF_A_NETWORK):
             task, views = found[k * (len(found) - 1) // (KERNELS_OF_A_NETWORK - 1)]

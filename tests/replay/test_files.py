@@ -12,7 +12,7 @@ import pytest
 
 from stormdrop.device.compatible import unfit
 from stormdrop.ir.tensor import Task
-from stormdrop.model.open_model import load_compiled
+from stormdrop.model.open_model import load
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay
 from stormdrop.store.store import Store
@@ -57,7 +57,7 @@ def test_an_earlier_compiled_model_computes_what_it_did() -> None:
     target = machine("avx2", THREADS)
     if (reason := unfit(target.triple, target.cpu, target.features)) is not None:
         pytest.skip(reason)
-    model = load_compiled(MODEL)
+    model = load(MODEL)
     with np.load(ARRAYS) as arrays:
         results = model.run({port.name: arrays[port.name] for port in model.inputs})
         for port in model.outputs:

@@ -15,7 +15,7 @@ from stormdrop.compare.exact import CheckedOutput, ExactErrors
 from stormdrop.compare.oracle import agreement
 from stormdrop.compare.steady import Loops
 from stormdrop.compiler.choose import Choice, Origin
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.shape import shape_text
@@ -43,7 +43,7 @@ def printed(show: object, *args: object) -> str:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Partition:
-    return tasks_of(load(dense(tmp_path)))
+    return tasks_of(read_graph(dense(tmp_path)))
 
 
 def test_a_task_is_summed_up_by_its_large_operands(parts: Partition) -> None:
@@ -94,7 +94,7 @@ def test_an_exact_name_wins_over_parts_of_others(parts: Partition) -> None:
 
 
 def test_a_model_without_tasks_says_so(tmp_path: Path) -> None:
-    graph = load(reshaped(tmp_path), constants={"to": np.array([3, 2]), "x": np.ones((2, 3), np.float32)})
+    graph = read_graph(reshaped(tmp_path), constants={"to": np.array([3, 2]), "x": np.ones((2, 3), np.float32)})
     empty = Partition(graph, ())
     assert "there are no tasks" in printed(print_tasks, [])
     with pytest.raises(UserError, match="tasks are none"):

@@ -87,7 +87,7 @@ def test_a_class_inside_a_function_does_not_travel() -> None:
     class Mine(Reverse):
         pass
 
-    with pytest.raises(UserError, match="define a class at the top of a module"):
+    with pytest.raises(UserError, match="at the top of a module"):
         references((Mine(),))
 
 

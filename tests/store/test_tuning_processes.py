@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import pytest
 
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.stored import stored_schedules
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
@@ -184,7 +184,7 @@ def test_commands_that_tune_two_models_at_the_same_time_keep_both(
         for model, text in zip(models, told):
             report: dict[str, Any] = json.loads(text)
             assert (report["trials"], report["known"], report["not_kept"]) == (8, 0, "")
-            for use, tuned in zip(tasks_of(load(str(model))).tasks, report["tasks"], strict=True):
+            for use, tuned in zip(tasks_of(read_graph(str(model))).tasks, report["tasks"], strict=True):
                 found = store.trials(use.task, detect(1))
                 assert [r.verified for r in found].count(False) == tuned["trials"]
                 assert chosen(use.task) is not None

@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 ROOT = PAGE.parents[1]
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Models": (
-        *("compile", "load", "load_compiled", "export_library", "Model", "OpenModel", "MixedModel", "Pool"),
+        *("compile", "load", "read_graph", "export_library", "Model", "OpenModel", "MixedModel", "Pool"),
         *("CompiledModule", "Graph", "CustomOperator"),
     ),
     "Tuning": ("tune", "Tuned", "TunedModel", "Store"),

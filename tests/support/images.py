@@ -17,7 +17,7 @@ from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.tensor import Task
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
-from stormdrop.model.weights import pack
+from stormdrop.model.shared_weights import pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
 from stormdrop.target.structures import Scope

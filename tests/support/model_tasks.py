@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.ir.tensor import Task
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder
@@ -41,7 +41,7 @@ def model_tasks() -> tuple[Task, ...]:
     networks += [bert(NetworkBuilder(f"bert{k}", 1, 18), shape) for k, shape in enumerate(ENCODERS)]
     found: dict[str, Task] = {}
     for network in networks:
-        for use in tasks_of(load(model(network, 0))).tasks:
+        for use in tasks_of(read_graph(model(network, 0))).tasks:
             if use.task.anchor_key and all(t.dtype == "f32" for t in use.task.inputs):
                 found[use.task.digest] = use.task
     return tuple(found.values())

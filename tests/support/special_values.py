@@ -110,7 +110,7 @@ def all_at_once(nodes: list[Any], given: Given, kinds: Mapping[str, int], machin
     """The outputs of a model of independent nodes on one machine; `kinds` are the outputs' types."""
     opset = max((OPSET.get(n.op_type, 18) for n in nodes), default=18)
     ports = [port(name, a.shape, kind) for name, (kind, a) in given.items()]
-    graph = sd.load(model(nodes, ports, [port(name, None, kind) for name, kind in kinds.items()], opset=opset))
+    graph = sd.read_graph(model(nodes, ports, [port(name, None, kind) for name, kind in kinds.items()], opset=opset))
     arrays = {name: a for name, (_, a) in given.items()}
     if machine == "interpreter":
         return dict(zip(graph.output_names, interpret(graph, arrays)))

@@ -33,7 +33,7 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.prefetch import with_prefetches
 from stormdrop.lower.program import Program, View
 from stormdrop.lower.verify_program import verify
-from stormdrop.model.prepared import PreparedKernel
+from stormdrop.model.kernel import PreparedKernel
 from stormdrop.space.derive import derive
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target import ALIGN_BYTES

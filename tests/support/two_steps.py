@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import stormdrop as sd
 from stormdrop.model.image import Image
-from stormdrop.model.weights import pack
+from stormdrop.model.shared_weights import pack
 from tests.support.images import Draft
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ import pytest
 import stormdrop as sd
 from stormdrop.base.errors import BuildError
 from stormdrop.compiler.choose import Choose
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.stored import StoredSchedules
 from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
@@ -97,7 +97,7 @@ def target() -> Target:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Partition:
-    return tasks_of(load(dense(tmp_path)))
+    return tasks_of(read_graph(dense(tmp_path)))
 
 
 def tuned_to_another(parts: Partition, target: Target, store: Store) -> Tuned:
@@ -149,7 +149,7 @@ def test_tuning_a_model_ends_with_what_it_was_worth(tmp_path: Path, target: Targ
         tuned = sd.tune(dense(tmp_path), target, trials=6, search="random", store=store)
         assert tuned.in_model is not None
         assert not tuned.in_model.is_slower
-        parts = tasks_of(load(dense(tmp_path)))
+        parts = tasks_of(read_graph(dense(tmp_path)))
         assert all(store.verdict(t.task, tuned.target, model=parts.digest) for t in tuned.tasks)
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 import stormdrop as sd
 from stormdrop.base.errors import UserError
-from stormdrop.compiler.compile import load, tasks_of
+from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.graph.partition import TaskUse
 from stormdrop.lower.packed_layout import PackedLayout, layout_of
 from stormdrop.model.model import Model
@@ -116,7 +116,7 @@ def test_sizes_ahead_and_those_in_a_file_run_what_was_tuned(tmp_path: Path) -> N
     ahead = opened(proto, shapes=shapes)
     assert all(is_run_as_tuned(m, size) for m, size in zip(ahead.models, reversed(sizes), strict=True))
     ahead.save(tmp_path / "m.sd")
-    loaded = sd.load_compiled(tmp_path / "m.sd")
+    loaded = sd.load(tmp_path / "m.sd")
     assert isinstance(loaded, OpenModel)
     for m, size in zip(loaded.models, reversed(sizes), strict=True):
         assert {call.digest for call in m.image.calls} >= decided(size)
@@ -128,7 +128,7 @@ def layout(use: TaskUse, schedule: Schedule | None = None) -> PackedLayout:
 
 def test_a_schedule_that_tuning_decided_keeps_its_packing_beside_other_sizes() -> None:
     proto = perceptron(width=256)
-    large, small = (tasks_of(load(proto, {"x": (rows, 32)})).tasks[0] for rows in (64, 1))
+    large, small = (tasks_of(read_graph(proto, {"x": (rows, 32)})).tasks[0] for rows in (64, 1))
     others = other_schedules(small.task, sd.detect(), 40)
     schedule = next(s for s in others if layout(small, s).tensors and layout(small, s) != layout(large))
     with sd.Store.open() as store:
@@ -164,4 +164,4 @@ def test_wrong_sizes_and_weights_are_refused() -> None:
     with pytest.raises(UserError, match="of one model"):
         sd.tune([proto, proto], shapes=sizes)  # pyright: ignore
     with pytest.raises(UserError, match=r"weights= .* is for models|weights= is for models"):
-        sd.tune(tasks_of(load(proto, sizes[0])).tasks[0].task, weights=[1])  # pyright: ignore
+        sd.tune(tasks_of(read_graph(proto, sizes[0])).tasks[0].task, weights=[1])  # pyright: ignore

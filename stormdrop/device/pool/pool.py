@@ -129,7 +129,7 @@ EXIT_GRACE_SECONDS = 2.0
 
 
 class Pool:
-    """Threads that run one model after another, for `pool=` of `sd.compile` and `sd.load_compiled`.
+    """Threads that run one model after another, for `pool=` of `sd.compile` and `sd.load`.
 
     `Pool(threads=None, *, spin=None, affinity=None)`: `spin` is the time in microseconds for which a waiting thread
     spins before it sleeps. `affinity` is the placement of threads: "none", "compact", "spread", or the CPU of each

@@ -25,7 +25,7 @@ from stormdrop.device.cuda.recording import BATCH_RUNS, CudaRecording
 from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Port
-from stormdrop.model.weights import pack
+from stormdrop.model.shared_weights import pack
 from tests.support.adder import adder as host_adder
 from tests.support.fake_cuda import FakeCuda, FakeCudaDevice, as_launched
 from tests.support.images import Draft

@@ -122,9 +122,9 @@ def test_a_model_runs_on_the_pool_that_it_is_given(tmp_path: Path) -> None:
     assert np.array_equal(model(X), np.maximum(X, 0))
     assert len(workers_of(pool)) == 2
     model.save(tmp_path / "m.sd")
-    loaded = sd.load_compiled(tmp_path / "m.sd", pool=sd.Pool(4))
+    loaded = sd.load(tmp_path / "m.sd", pool=sd.Pool(4))
     assert loaded.threads == 4
-    for other in (loaded, sd.load_compiled(tmp_path / "m.sd", 2, spin=5, pool="own"), relu(threads=2, affinity="none")):
+    for other in (loaded, sd.load(tmp_path / "m.sd", 2, spin=5, pool="own"), relu(threads=2, affinity="none")):
         assert np.array_equal(other(X), np.maximum(X, 0))
 
 
