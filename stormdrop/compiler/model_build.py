@@ -31,7 +31,6 @@ from stormdrop.device.artifact import SLACK_BYTES, Artifact
 from stormdrop.device.group import Group
 from stormdrop.device.host_device import HostDevice
 from stormdrop.device.memory import give_back
-from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition, TaskCall
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
@@ -42,6 +41,7 @@ from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
 from stormdrop.model.weights import pack
+from stormdrop.operators.node import Value
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines

@@ -27,7 +27,7 @@ from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.onnx import check_operators, load_parsed
 from stormdrop.frontend.open_dimensions import DeclaredPort, Interface, Skeleton, interface, parameters, skeleton
 from stormdrop.frontend.parsed import ParsedModel
-from stormdrop.graph.graph import Array, Graph
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.padding import PaddedGraph, padded
 from stormdrop.ir.padding import Padding
 from stormdrop.model.arenas import Arenas
@@ -38,6 +38,7 @@ from stormdrop.model.open_model import OpenModel, Shapes, Specialised
 from stormdrop.model.padded_model import PaddedModel
 from stormdrop.model.shared_weights import SharedWeights
 from stormdrop.model.sizes import KeyLocks
+from stormdrop.operators.node import Array
 
 Given = Mapping[str, Sequence[int]]
 

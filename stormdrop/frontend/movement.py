@@ -11,9 +11,9 @@ import numpy as np
 
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results, element_type
-from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.operators.broadcast import broadcast_shape
+from stormdrop.operators.node import Value
 
 
 def _reshape(n: NodeReader) -> Value:
@@ -272,9 +272,9 @@ def _one_hot(n: NodeReader) -> Value:
 def _nonzero(n: NodeReader) -> Value:
     """Imports NonZero: indices of the non-zero elements, a row per dimension; of a scalar, shape (0, 0) or (0, 1)."""
     x = n.array(0)
-    found = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
-    bounded(n, found.size)
-    return n.build.constant(found[: x.ndim])
+    positions = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+    bounded(n, positions.size)
+    return n.build.constant(positions[: x.ndim])
 
 
 MOVEMENT: dict[str, Importer] = {
