@@ -1,7 +1,7 @@
 """One node of the file as its importer sees it: bindings, checked attributes, known constants.
 
-A name of a file is bound to a value of the graph, or to one of two kinds that no graph has. Sequences are lists of
-values, written out like loops: their length is known when the model is loaded.
+A name of a file is bound to a value of the graph, a sequence or an empty optional value; graphs have values alone.
+Sequences are lists of values, written out like loops: their length is known when the model is loaded.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from stormdrop.operators.window import window_of
 CHAINED = (Kind.POINTWISE, Kind.MOVEMENT)
 """The kinds of operators that a reader's kernel may compute in place."""
 FUSED = (*ANCHORS, *CHAINED)
-"""The kinds of operators whose kernels take further nodes."""
+"""The kinds of operators with kernels that take further nodes."""
 Group = tuple[Node, ...]
 """The nodes of one kernel, in order; only the last node's output is read outside."""
 MOST_NODES = 24

@@ -29,7 +29,7 @@ NUMBERS: Range = (0, 9)
 """The range of integers in arithmetic."""
 
 _MOVES = ("Concat", "Repeat", "Pad", "Copy", "Max", "Min", "Clip")
-"""Further operators whose results are elements of their inputs, apart from bounds."""
+"""Further operators that give elements of their inputs, apart from bounds."""
 
 
 @dataclass(slots=True)

@@ -162,13 +162,13 @@ class Operator:
     accumulates: bool = False
     """True if factors of narrow types are summed in a wider type (`ACCUMULATOR`)."""
     commutes: Literal["no", "but for zeros", "exactly"] = "no"
-    """Whether both operands may be exchanged. Max and Min may then return the other one of 0.0 and -0.0."""
+    """The effect of exchanging both operands: Max and Min may then return 0.0 instead of -0.0 (`but for zeros`)."""
     neutral: int | None = None
     """The constant c with x op c = x."""
     repeated: Literal["", "idempotent", "involution"] = ""
-    """Whether applying the operator twice equals applying it once, or not at all."""
+    """The effect of applying the operator twice: as once (`idempotent`), or as not at all (`involution`)."""
     moves: Literal["", "some", "all"] = ""
-    """Whether the result consists of some elements of the only input, or of all of them, each once."""
+    """The elements of the only input in the result: some of them, perhaps repeatedly, or all of them once."""
     followers: int | None = 0
     """The number of inputs that may be held in another order of dimensions, which the result follows; None: all."""
     by_dimension: tuple[str, ...] = ()
