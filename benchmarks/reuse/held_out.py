@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.reuse.known import Known, known_of
 from benchmarks.reuse.table import Recipient, Table, allowed, mark_of
 from stormdrop.ir.tensor import Task
-from stormdrop.store.opening import copy_of
 from stormdrop.store.record import DONOR, Record
+from stormdrop.store.sqlite import copy_of
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
 

@@ -12,11 +12,10 @@ import click
 from stormdrop.base.errors import UserError
 from stormdrop.cli import options
 from stormdrop.cli.reuse import donors, is_there, place_of, store_option, viewed, written
-from stormdrop.report.console import results
 from stormdrop.report.text import bytes_text, clean, counted
 
 if TYPE_CHECKING:
-    from stormdrop.store.store import Filters, Store
+    from stormdrop.store.store import Filters, Imported, Store
 
 EXAMPLES = """\b
 Examples:
@@ -57,10 +56,8 @@ def store() -> None:
 def path(path: Path | None, as_json: bool) -> None:
     """Print the path of the store, existing or not."""
     place = place_of(path)
-    if as_json:
-        options.print_json({"path": str(place), "exists": place.exists()})
-    else:
-        click.echo(str(place).encode("utf-8", "surrogateescape"))
+    tree = {"path": str(place), "exists": place.exists()}
+    options.show(as_json, tree, lambda _: click.echo(str(place).encode("utf-8", "surrogateescape")))
 
 
 @store.command(
@@ -73,8 +70,8 @@ def size(path: Path | None, as_json: bool) -> None:
     from stormdrop.report.store import print_size, size_of
 
     with viewed(path) as opened:
-        found = size_of(opened, place_of(path))
-    options.show(as_json, found, lambda console: print_size(console, found))
+        tree = size_of(opened, place_of(path))
+    options.show(as_json, tree, lambda console: print_size(console, tree))
 
 
 @store.command(
@@ -102,13 +99,13 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
     from stormdrop.tuning.reuse import absent_donors
 
     with viewed(path) as opened:
-        found = opened.summaries(Filters(target=target, cold=cold))
+        summaries = opened.summaries(Filters(target=target, cold=cold))
         if model is not None:
             absent_donors([model], opened)  # raises if there is no trial of it
             digests = opened.digests([model])
-            found = [s for s in found if s.digest in digests]
-    tree = {"tasks": [summary_json(s) for s in found]}
-    options.show(as_json, tree, lambda console: print_summaries(console, found))
+            summaries = [s for s in summaries if s.digest in digests]
+    tree = {"tasks": [summary_json(s) for s in summaries]}
+    options.show(as_json, tree, lambda console: print_summaries(console, summaries))
 
 
 @store.command(
@@ -129,30 +126,25 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
 
     The verdict, if there is one, is shown too: the schedule of `compile`, its method, its incumbent, and its time.
     """
-    from stormdrop.report.store import best_json, print_best
+    from stormdrop.report.store import best_json, print_bests
     from stormdrop.store.store import Filters
 
     with viewed(path) as opened:
         wanted = Filters(task, target, cold)
-        summaries = _found(opened, wanted)
+        summaries = _summaries(opened, wanted)
         pairs = [(s, r, opened.verdict_of(s)) for s in summaries if (r := opened.best_of(s)) is not None]
     if not pairs:
         raise UserError(f"no trial of {task} could be timed, or all follow rules that this version does not know")
-    if as_json:
-        options.print_json({"best": [best_json(s, r, v) for s, r, v in pairs]})
-        return
-    for number, (summary, record, verdict) in enumerate(pairs):
-        if number:
-            click.echo()
-        print_best(results(), summary, record, verdict)
+    tree = {"best": [best_json(s, r, v) for s, r, v in pairs]}
+    options.show(as_json, tree, lambda console: print_bests(console, pairs))
 
 
-def _found(opened: Store, wanted: Filters) -> list[Any]:
-    """Raises UserError, with a suggestion, where nothing fits."""
+def _summaries(opened: Store, wanted: Filters) -> list[Any]:
+    """Returns the summaries of tasks. Raises UserError, with a suggestion, if there is none."""
     from difflib import get_close_matches
 
-    if found := opened.summaries(wanted):
-        return found
+    if summaries := opened.summaries(wanted):
+        return summaries
     near = get_close_matches(str(wanted.task), [s.name for s in opened.summaries()], 1)
     hint = "`stormdrop store ls` lists what it knows"
     if near and near[0] != wanted.task:
@@ -178,9 +170,7 @@ Examples:
 def export(
     file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
-    """Write trials, then verdicts, to a FILE (by default to stdout), one JSON object a line, which `import` reads
-    anywhere.
-    """
+    """Write trials, then verdicts, to a FILE (default: stdout): a JSON object a line, for `import` anywhere."""
     from stormdrop.store.store import Filters
 
     if as_json and file == "-":
@@ -194,11 +184,9 @@ def export(
             raise  # click ends quietly if the reader has closed the pipe
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
-    if as_json:
-        options.print_json({"exported": trials + verdicts, "verdicts": verdicts})
-    else:
-        told = f" and {counted(verdicts, 'verdict')}" if verdicts else ""
-        click.echo(f"{counted(trials, 'trial')}{told} exported", err=True)
+    more = f" and {counted(verdicts, 'verdict')}" if verdicts else ""
+    tree = {"exported": trials + verdicts, "verdicts": verdicts}
+    options.show(as_json, tree, lambda _: click.echo(f"{counted(trials, 'trial')}{more} exported", err=True))
 
 
 @store.command(
@@ -226,17 +214,18 @@ def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> 
 
     with written(Store.open(path), path) as opened:
         done = opened.import_(file, foreign=foreign)
-    if as_json:
-        options.print_json(asdict(done))
-    else:
-        for refusal in done.refused[:SHOWN_REFUSALS]:
-            click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
-        if done.refusals > SHOWN_REFUSALS:
-            click.echo(f"and {done.refusals - SHOWN_REFUSALS} more", err=True)
-        told = f" ({counted(done.verdicts, 'verdict')})" if done.verdicts else ""
-        click.echo(f"{done.kept} kept{told}, {done.duplicates} known already, {done.refusals} refused")
+    options.show(as_json, asdict(done), lambda _: _print_import(done))
     if done.refusals:
         raise SystemExit(1)
+
+
+def _print_import(done: Imported) -> None:
+    for refusal in done.refused[:SHOWN_REFUSALS]:
+        click.echo(f"line {refusal.line}: {clean(refusal.reason)}", err=True)
+    if done.refusals > SHOWN_REFUSALS:
+        click.echo(f"and {done.refusals - SHOWN_REFUSALS} more", err=True)
+    verdicts = f" ({counted(done.verdicts, 'verdict')})" if done.verdicts else ""
+    click.echo(f"{done.kept} kept{verdicts}, {done.duplicates} known already, {done.refusals} refused")
 
 
 @store.command(
@@ -271,16 +260,15 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("there is no limit: give --max-size SIZE, --older-than AGE, or both")
     if winners and age is None:
         raise click.UsageError("--winners goes with --older-than")
-    from stormdrop.store.evict import Pruned, Pruning, prune_file
+    from stormdrop.store.evict import Pruned, prune_file
 
     place, older_than = place_of(path), None if age is None else time.time() - age
-    wanted = Pruning(None if max_bytes is None else int(max_bytes), older_than, winners)
-    done = Pruned(0, 0, 0) if path is None and not is_there(place) else prune_file(place, wanted)
-    if as_json:
-        options.print_json(asdict(done))
-    else:
-        told = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
-        click.echo(f"{counted(done.removed, 'trial')} forgotten; {told}")
+    most = None if max_bytes is None else int(max_bytes)
+    is_absent = path is None and not is_there(place)
+    done = Pruned(0, 0, 0) if is_absent else prune_file(place, most, older_than, winners)
+    sizes = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
+    text = f"{counted(done.removed, 'trial')} forgotten; {sizes}"
+    options.show(as_json, asdict(done), lambda _: click.echo(text))
 
 
 @store.command(
@@ -305,12 +293,10 @@ def forget(task: str, trials: bool, path: Path | None, target: str | None, cold:
     from stormdrop.store.store import Filters, Store
 
     with written(Store.open(path), path) as opened:
-        done = opened.forget(_found(opened, Filters(task, target, cold)), with_trials=trials)
-    if as_json:
-        options.print_json(asdict(done))
-    else:
-        told = f" and {counted(done.trials, 'trial')}" if trials else ""
-        click.echo(f"{counted(done.verdicts, 'verdict')}{told} of {task} forgotten")
+        done = opened.forget(_summaries(opened, Filters(task, target, cold)), with_trials=trials)
+    more = f" and {counted(done.trials, 'trial')}" if trials else ""
+    text = f"{counted(done.verdicts, 'verdict')}{more} of {task} forgotten"
+    options.show(as_json, asdict(done), lambda _: click.echo(text))
 
 
 store.add_command(donors)

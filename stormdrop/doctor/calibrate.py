@@ -22,12 +22,12 @@ from stormdrop.device.host import nominal
 from stormdrop.device.peak import measure_peak
 from stormdrop.graph.index_ranges import index_ranges
 from stormdrop.graph.partition import Partition
-from stormdrop.measure.race import race
+from stormdrop.measure.stopwatch import race
 from stormdrop.space.default import default_schedule
 from stormdrop.space.fit import Fit, Observation, fit
 from stormdrop.space.rules import RULES
-from stormdrop.store.measured import by_sketch
 from stormdrop.store.store import Store
+from stormdrop.store.training import by_sketch
 from stormdrop.target.coefficients import FITTED
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Peak

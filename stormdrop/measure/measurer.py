@@ -26,7 +26,8 @@ from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.threads import available_cpus
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.process import Message, RequestFailed, TaskRefused, Worker, message_of
+from stormdrop.measure.link import Link, Message, PipeLink
+from stormdrop.measure.process import RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
@@ -76,18 +77,21 @@ class Measurer:
         builders: int | None = None,
         shared_proofs: bool = False,
         rules: Sequence[Rule] = RULES,
+        connect: Callable[[], Link] = PipeLink,
     ) -> None:
         """`shared_proofs`: winners are proved in a shared process until a proof fails there, which saves half a second
-        per proof. `rules` are the rules that schedules may follow. Raises UserError for rules that workers cannot
-        import.
+        per proof. `rules` are the rules that schedules may follow. `connect` starts a worker. Raises UserError for
+        rules that workers cannot import.
         """
         if builders is not None and builders < 1:
             raise UserError(f"{builders} builders cannot build anything; give 1 or more")
         self.target, self.settings = target, settings or MeasureSettings()
-        self._runner = Worker("runner", target, self.settings)
-        self._prover = Worker("runner", target, replace(self.settings, sample_points=self.settings.final_points))
+        final = replace(self.settings, sample_points=self.settings.final_points)
+        self._runner = Worker("runner", target, self.settings, connect=connect)
+        self._prover = Worker("runner", target, final, connect=connect)
         self._shared_proofs = shared_proofs
-        self._builders = [Worker("builder", target, self.settings, rules) for _ in range(builders or available_cpus())]
+        count = builders or available_cpus()
+        self._builders = [Worker("builder", target, self.settings, rules, connect) for _ in range(count)]
         self._texts: weakref.WeakKeyDictionary[Task, Message] = weakref.WeakKeyDictionary()
         self._kept = Lru[tuple[int, Schedule], _Built](KEPT_ARTIFACTS)
         self._busy = threading.Lock()
@@ -112,7 +116,8 @@ class Measurer:
             message = self._message(task)
             if isinstance(self.target, Gpu):
                 return self._build_and_time(message, candidates, best, meanwhile)
-            return self._time(message, self._build(message, candidates, meanwhile), best)
+            built = self._build(message, candidates, meanwhile)
+            return self._on_lane(self._runner, lambda: self._timed(message, built, best))
 
     def retime(self, task: Task, candidates: Sequence[Candidate], rounds: int) -> list[Result]:
         """Times candidates in turns (A B C A B C …), so that a drift of the machine affects all candidates alike.
@@ -137,7 +142,7 @@ class Measurer:
             against = others[0].message if others and isinstance(others[0], _Built) else None
             if isinstance(built, Failure):
                 return built
-            is_fresh = self._prover.pid is None
+            is_fresh = self._prover.link is None
             result = self._proof(message, built, against)
             return result if is_fresh or isinstance(result, Timing) else self._proof(message, built, against)
 
@@ -185,58 +190,48 @@ class Measurer:
         self, task: Message, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None = None
     ) -> list[_Built | Failure]:
         """Builds all artifacts. Meanwhile the runner creates the task's inputs and reference values."""
-        results: list[_Built | Failure] = [Failure("build", "not built")] * len(candidates)
         stop = self._begin()
-
-        futures = self._start_builders(task, candidates, results.__setitem__, stop)
-        self._await([*futures, self._runner.lane.submit(self._prepare_runner, task)], stop, meanwhile)
-        return results
-
-    def _prepare_runner(self, task: Message) -> None:
-        with suppress(TaskRefused):  # the error recurs, and is reported, when the first candidate is timed
-            self._runner.prepare(task)
-
-    def _start_builders(
-        self,
-        task: Message,
-        candidates: Sequence[Candidate],
-        done: Callable[[int, _Built | Failure], None],
-        stop: threading.Event,
-    ) -> list[Future[None]]:
-        """Builds on all builders' lanes; `done` receives the number of each candidate and its artifact or failure."""
-        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
-
-        def work(builder: Worker) -> None:
-            for i in indices:
-                done(i, self._kept_or_built(builder, task, candidates[i]))
-                if stop.is_set():
-                    return
-
-        return [b.lane.submit(work, b) for b in self._builders[: len(candidates)]]
+        built, working = self._start_building(task, candidates, stop)
+        self._await(working, stop, meanwhile)
+        return [future.result() for future in built]
 
     def _build_and_time(
-        self,
-        task: Message,
-        candidates: Sequence[Candidate],
-        best: float | None,
-        meanwhile: Callable[[], None] | None,
+        self, task: Message, candidates: Sequence[Candidate], best: float | None, meanwhile: Callable[[], None] | None
     ) -> list[Result]:
         """Times each candidate as soon as it and all preceding candidates are built."""
-        built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
         stop = self._begin()
-        building = self._start_builders(task, candidates, lambda i, one: built[i].set_result(one), stop)
+        built, working = self._start_building(task, candidates, stop)
 
         def each() -> Iterator[_Built | Failure]:
             for future in built:
                 while not wait([future], INTERRUPT_SECONDS).done:
-                    if stop.is_set() or all(b.done() for b in building):  # `_await` reports the failure of a builder
+                    if stop.is_set() or all(w.done() for w in working):  # `_await` reports the failure of a builder
                         return
                 yield future.result()
 
-        preparing = self._runner.lane.submit(self._prepare_runner, task)
         timing = self._runner.lane.submit(self._timed, task, each(), best)
-        self._await([*building, preparing, timing], stop, meanwhile)
+        self._await([*working, timing], stop, meanwhile)
         return timing.result()
+
+    def _start_building(
+        self, task: Message, candidates: Sequence[Candidate], stop: threading.Event
+    ) -> tuple[list[Future[_Built | Failure]], list[Future[None]]]:
+        """Builds on all builders' lanes while the runner prepares; returns futures of candidates and of lanes."""
+        built: list[Future[_Built | Failure]] = [Future() for _ in candidates]
+        indices = iter(range(len(candidates)))  # of all builders: each takes the next one
+
+        def work(builder: Worker) -> None:
+            for i in indices:
+                built[i].set_result(self._kept_or_built(builder, task, candidates[i]))
+                if stop.is_set():
+                    return
+
+        builders = [b.lane.submit(work, b) for b in self._builders[: len(candidates)]]
+        return built, [*builders, self._runner.lane.submit(self._prepare_runner, task)]
+
+    def _prepare_runner(self, task: Message) -> None:
+        with suppress(TaskRefused):  # the error recurs, and is reported, when the first candidate is timed
+            self._runner.prepare(task)
 
     def _kept_or_built(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         if not isinstance(candidate, Schedule):
@@ -264,9 +259,6 @@ class Measurer:
         return _Built({"artifact": reply["artifact"], "variant": candidate.variant}, reply["seconds"])
 
     # ---- timing ----------------------------------------------------------------------------------------------------
-
-    def _time(self, task: Message, built: Sequence[_Built | Failure], best: float | None) -> list[Result]:
-        return self._on_lane(self._runner, lambda: self._timed(task, built, best))
 
     def _timed(self, task: Message, built: Iterable[_Built | Failure], best: float | None) -> list[Result]:
         """Times candidates, on the runner's thread."""
@@ -324,10 +316,10 @@ class Measurer:
     # ---- calls -----------------------------------------------------------------------------------------------------
 
     def _message(self, task: Task) -> Message:
-        found = self._texts.get(task)
-        if found is None:
-            found = self._texts[task] = message_of(task)
-        return found
+        message = self._texts.get(task)
+        if message is None:
+            message = self._texts[task] = message_of(task)
+        return message
 
     def _begin(self) -> threading.Event:
         self._stop = stop = threading.Event()

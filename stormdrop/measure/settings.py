@@ -34,8 +34,7 @@ class MeasureSettings:
     turn_seconds: float = 0.003
     """Spent on each candidate in each round of timing in turns."""
     turn_runs: int = 8
-    """The least number of runs of a turn. On a busy machine a fifth of all runs of 2 ms, and half of all runs of 5 to
-    10 ms, are interrupted. The fastest of eight runs is hardly ever interrupted."""
+    """The least number of runs of a turn: on a busy machine half of all runs of 5 to 10 ms are interrupted."""
     longest_turn_seconds: float = 0.06
     """No further run begins after this time, regardless of the number of runs."""
     final_seconds: float = 0.1
@@ -45,9 +44,7 @@ class MeasureSettings:
     sample_points: int = 256
     """Random elements of every candidate's output that are compared with the reference."""
     final_points: int = 2048
-    """Elements compared with the reference before a winner is recorded; all other elements are compared with another
-    schedule's output.
-    """
+    """Elements of a winner that are compared with the reference; another schedule's output checks the others."""
     seed: int = 0
     surroundings: Surroundings | None = None
     """The model around the measured kernels on a CPU: candidates are timed with the caches as a run of the model leaves

@@ -1,13 +1,21 @@
-"""Timing a kernel: warm up, repeat to a budget, stop early when it is clearly slower than the best.
+"""Timing in this process: one kernel, or several ways to run a model.
 
-The median is reported, since on shared machines a few runs always take many times as long as they should.
+    repeat   a kernel: warm up, repeat to a budget, stop early when it is clearly slower than the best
+    turn     a kernel, for one of the rounds of candidates that are timed in turns
+    race     ways to run a model, in turns: a machine that slows down slows all of them
+
+Medians are reported, since on shared machines a few runs always take many times as long as they should. Other runtimes
+than Stormdrop's are timed by `stormdrop.compare.steady`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, inf
+from statistics import median
 
 import numpy as np
 
@@ -22,6 +30,13 @@ SETTLE_SECONDS = 2e-4  # runs this long, at least two, before the first verdict
 LONG_SECONDS = 1e-3  # a first run this long is as good as any other
 SHARE = 4  # the budget is spent in so many parts, with a verdict after each
 SAMPLES = 32
+ROUNDS = 24
+LEAST_ROUNDS = 8
+"""The least number of rounds for slow sides, regardless of the time: rank tests need this many."""
+OVERTIME = 3.0
+"""Further rounds begin until this multiple of the seconds is spent."""
+SETTLING = 2
+"""Runs at the beginning of a turn that do not count; a single run if it takes as long as a turn should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +103,37 @@ def turn(bench: Bench, settings: MeasureSettings, between: float = 0.0) -> Runs:
     while len(each) < settings.turn_runs and each.sum() < settings.longest_turn_seconds:
         each = np.append(each, bench(1))
     return Runs(each, False)
+
+
+def race(
+    sides: Mapping[str, Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Runs]:
+    """Times each side for about `seconds`, in `ROUNDS` turns of at least one run, in rotating order.
+
+    Each turn yields a sample, the median of its runs.
+    """
+    each: dict[str, list[float]] = {name: [] for name in sides}
+    turns = deque(sides.items())
+    began = clock()
+    for number in range(ROUNDS):
+        if number >= LEAST_ROUNDS and clock() - began > OVERTIME * seconds * len(sides):
+            break
+        for name, run in turns:
+            each[name].append(_sample(run, seconds / ROUNDS, clock))
+        turns.rotate(-1)
+    return {name: Runs(np.array(samples), False) for name, samples in each.items()}
+
+
+def _sample(run: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
+    """Runs a side for about `seconds`, after runs that do not count. Returns the median."""
+    began = clock()
+    for settled in range(SETTLING):
+        if settled and clock() - began > seconds:
+            break
+        run()
+    each: list[float] = []
+    while not each or sum(each) < seconds:
+        began = clock()
+        run()
+        each.append(clock() - began)
+    return median(each)

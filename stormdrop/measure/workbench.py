@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import BuildError
 from stormdrop.device.artifact import Artifact, BufferSpec
-from stormdrop.device.device import Array
+from stormdrop.device.device import Array, Device, Memory
 from stormdrop.device.memory import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, ITEMSIZE, NUMPY, Dtype, integer_range
 from stormdrop.ir.interp import quantum, sample
@@ -98,15 +98,15 @@ class Workbench:
     def rewritable(self, inputs: Sequence[Array]) -> list[Array]:
         """Returns inputs of a kernel with the same values in writable memory: the same memory for all kernels."""
         names = {id(array): name for name, array in self.arrays.items()}
-        found: list[Array] = []
+        copies: list[Array] = []
         for array in inputs:
             name = names[id(array)]
             if name not in self._rewritable:
                 copy = aligned(array.nbytes).view(array.dtype).reshape(array.shape)
                 copy[...] = array
                 self._rewritable[name] = copy
-            found.append(self._rewritable[name])
-        return found
+            copies.append(self._rewritable[name])
+        return copies
 
     def poison(self) -> None:
         for output in self.outputs:
@@ -120,13 +120,13 @@ class Workbench:
             if poisoned:
                 _check_written(output, tensor.dtype)
             reference = self.references[tensor.name]
-            found = np.asarray(output.array[reference.indices])
-            right = _agree(found, reference.values, tensor.dtype, bound * reference.magnitudes, quantum(self.task))
+            sampled = np.asarray(output.array[reference.indices])
+            right = _agree(sampled, reference.values, tensor.dtype, bound * reference.magnitudes, quantum(self.task))
             if not right.all():
                 first = int(np.argmin(right))
-                values = found.ravel()[first], reference.values.ravel()[first]
+                values = sampled.ravel()[first], reference.values.ravel()[first]
                 place = [int(i[first]) for i in reference.indices]
-                raise WrongOutput(_told("sampled elements differ", right, output.name, place, *values))
+                raise WrongOutput(_difference("sampled elements differ", right, output.name, place, *values))
 
     def compare(self, expected: Sequence[NDArray[Any]]) -> None:
         """Compares all outputs with the outputs of another correct kernel, within the errors of both. Raises
@@ -141,8 +141,69 @@ class Workbench:
             if not right.all():
                 place = np.unravel_index(int(np.argmin(right)), right.shape)
                 values = output.array[place], other[place]
-                told = "elements differ from another schedule's"
-                raise WrongOutput(_told(told, right, output.name, [int(i) for i in place], *values))
+                what = "elements differ from another schedule's"
+                raise WrongOutput(_difference(what, right, output.name, [int(i) for i in place], *values))
+
+
+class GpuWorkbench(Workbench):
+    """A workbench for kernels that run on arrays in a GPU's memory.
+
+    Nothing protects a GPU's memory from a kernel: after a wrong result, all data is uploaded again for the next
+    candidate. The error reports a changed input.
+    """
+
+    def __init__(self, task: Task, target: Target, seed: int, sample_points: int, device: Device) -> None:
+        super().__init__(task, target, seed, sample_points)
+        constants = {t.name for t in task.constants}
+        self._inputs = {n: device.adopt(_bytes(a)) for n, a in self.arrays.items() if n not in constants}
+        self._outputs = [device.adopt(output.block) for output in self.outputs]
+
+    def arrays_of(self, artifact: Artifact) -> tuple[list[Any], list[Any]]:
+        from stormdrop.device.cuda.memory import CudaMemory, DeviceArray
+
+        inputs, outputs = super().arrays_of(artifact)
+
+        def on_gpu(memory: Memory, array: NDArray[Any], offset: int) -> DeviceArray:
+            assert isinstance(memory, CudaMemory)
+            return DeviceArray(memory.address + offset, array.shape, array.dtype, memory)
+
+        names = [next(n for n, a in self.arrays.items() if a is array) for array in inputs]
+        return (
+            [on_gpu(self._inputs[name], array, 0) for name, array in zip(names, inputs)],
+            [on_gpu(memory, array, GUARD_BYTES) for memory, array in zip(self._outputs, outputs)],
+        )
+
+    def poison(self) -> None:
+        super().poison()
+        self._upload_outputs()
+
+    def check(self, variant: int | None, poisoned: bool) -> None:
+        for output, memory in zip(self.outputs, self._outputs):
+            output.block[:] = memory.read(0, memory.nbytes)
+        try:
+            super().check(variant, poisoned)
+        except WrongOutput as error:
+            raise self._restored(error) from error
+
+    def compare(self, expected: Sequence[NDArray[Any]]) -> None:
+        try:
+            super().compare(expected)
+        except WrongOutput as error:
+            raise self._restored(error) from error
+
+    def _restored(self, error: WrongOutput) -> WrongOutput:
+        """Restores all data; returns the error, extended by the inputs that the kernel changed."""
+        changed = [
+            n for n, m in self._inputs.items() if not np.array_equal(m.read(0, m.nbytes), _bytes(self.arrays[n]))
+        ]
+        for name, memory in self._inputs.items():
+            memory.write(0, _bytes(self.arrays[name]))
+        self._upload_outputs()
+        return WrongOutput(f"{error}; it changed input {', '.join(changed)}") if changed else error
+
+    def _upload_outputs(self) -> None:
+        for output, memory in zip(self.outputs, self._outputs):
+            memory.write(0, output.block)
 
 
 def _fitting(buffer: BufferSpec, array: NDArray[Any] | None) -> NDArray[Any]:
@@ -163,24 +224,26 @@ def _check_written(output: Guarded, dtype: Dtype) -> None:
         raise WrongOutput(f"left {left} of {bits.size} elements of output {output.name} unwritten")
 
 
-def _agree(found: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
-    """Returns a mask of agreement: integers at most `apart` apart, floats with |found - expected| <= allowed · eps.
+def _agree(actual: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
+    """Returns a mask of agreement: integers at most `apart` apart, floats with |actual - expected| <= allowed · eps.
 
     NaN agrees with NaN.
     """
     with np.errstate(all="ignore"):
-        right = np.asarray(found == expected)
+        right = np.asarray(actual == expected)
         if apart and dtype in INTEGERS:
-            right |= np.abs(found.astype(np.float64) - expected.astype(np.float64)) <= apart
+            right |= np.abs(actual.astype(np.float64) - expected.astype(np.float64)) <= apart
         if dtype in FLOATS:
-            error = np.abs(found.astype(np.float64) - expected)
-            right |= (error <= allowed * EPS[dtype]) | (np.isnan(found) & np.isnan(expected))
+            error = np.abs(actual.astype(np.float64) - expected)
+            right |= (error <= allowed * EPS[dtype]) | (np.isnan(actual) & np.isnan(expected))
     return right
 
 
-def _told(what: str, right: NDArray[np.bool_], name: str, place: list[int], found: object, expected: object) -> str:
+def _difference(
+    what: str, right: NDArray[np.bool_], name: str, place: list[int], actual: object, expected: object
+) -> str:
     wrong = right.size - int(np.count_nonzero(right))
-    return f"{wrong} of {right.size} {what}: {name}{place} is {found!s}, not {expected!s}"
+    return f"{wrong} of {right.size} {what}: {name}{place} is {actual!s}, not {expected!s}"
 
 
 def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
@@ -210,3 +273,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
         raise OSError(ctypes.get_errno(), "mprotect")
     held.flags.writeable = False
     return held
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -46,12 +46,11 @@ from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.device.targets import device_for
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
-from stormdrop.measure.gpu_workbench import GpuWorkbench
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import Inbox, frame
-from stormdrop.measure.workbench import Workbench, WrongOutput
+from stormdrop.measure.workbench import GpuWorkbench, Workbench, WrongOutput
 from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
@@ -110,9 +109,8 @@ class BuilderRole:
             built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
         seconds = time.perf_counter() - start
         layout = built.layout.to_json() if built.layout is not None else None
-        told = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds}
-        phases = [phase.to_json() for phase in built.phases]
-        return {"artifact": built.artifact.to_message(), "phases": phases, "deviation": built.deviation, **told}
+        reply = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "deviation": built.deviation}
+        return {"artifact": built.artifact.to_message(), "phases": [p.to_json() for p in built.phases], **reply}
 
 
 def _pinned(target: Target) -> HostDevice:
@@ -295,9 +293,8 @@ def explain(error: Exception) -> Message:
 
 def start(request: Message) -> BuilderRole | RunnerRole:
     settings, target = MeasureSettings.from_message(request["settings"]), target_from_json(request["target"])
-    role = (
-        RunnerRole(target, settings) if request["role"] == "runner" else BuilderRole(target, received(request["rules"]))
-    )
+    is_runner = request["role"] == "runner"
+    role = RunnerRole(target, settings) if is_runner else BuilderRole(target, received(request["rules"]))
     gc.collect()
     gc.freeze()
     # Memory held now, arenas and threads' stacks included, does not count.

@@ -14,8 +14,8 @@ from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
 from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, speed_text
-from stormdrop.store.content import VerdictSummary
 from stormdrop.store.record import Record
+from stormdrop.store.sql.summaries import VerdictSummary
 from stormdrop.store.store import CAP_BYTES, Store, Summary
 from stormdrop.store.verdict import Verdict
 
@@ -44,11 +44,11 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def print_size(console: Console, found: dict[str, Any]) -> None:
+def print_size(console: Console, size: dict[str, Any]) -> None:
     rows = [
-        ("file", f"{found['path']}, {bytes_text(found['file_bytes'] + found['log_bytes'])}"),
-        ("in use", f"{bytes_text(found['used_bytes'])} of at most {bytes_text(found['cap_bytes'])}"),
-        ("holds", f"{counted(found['trials'], 'trial')} of {counted(found['tasks'], 'task')}"),
+        ("file", f"{size['path']}, {bytes_text(size['file_bytes'] + size['log_bytes'])}"),
+        ("in use", f"{bytes_text(size['used_bytes'])} of at most {bytes_text(size['cap_bytes'])}"),
+        ("holds", f"{counted(size['trials'], 'trial')} of {counted(size['tasks'], 'task')}"),
     ]
     print_pairs(console, rows)
 
@@ -83,8 +83,8 @@ def summary_json(s: Summary) -> dict[str, Any]:
     }
 
 
-def print_summaries(console: Console, found: Sequence[Summary]) -> None:
-    if not found:
+def print_summaries(console: Console, summaries: Sequence[Summary]) -> None:
+    if not summaries:
         say(console, "nothing is known")
         return
     names, figures = ("task", "digest", "class", "target", "temperature"), ("trials", "failed", "best", "GFLOP/s")
@@ -103,10 +103,10 @@ def print_summaries(console: Console, found: Sequence[Summary]) -> None:
             _decided(s.verdict),
             _when(s.created),
         )
-        for s in found
+        for s in summaries
     ]
     print_table(console, titles, rows, words=(0, 1, 2, 3, 4, 9, 10))
-    if any(s.seconds is not None and not s.verified for s in found):
+    if any(s.seconds is not None and not s.verified for s in summaries):
         say(console, "?: a single trial, not timed again and compared with the reference in a fresh process")
 
 
@@ -146,6 +146,14 @@ def _verdict_json(v: Verdict) -> dict[str, Any]:
     named = ("seconds", "against_seconds", "method", "rounds", "proof", "provenance", "is_timing_old", "created")
     schedules = {"schedule": v.schedule.to_json(), "against": v.against.to_json()}
     return {**schedules, **{name: getattr(v, name) for name in named}, "versions": asdict(v.versions)}
+
+
+def print_bests(console: Console, results: Sequence[tuple[Summary, Record, Verdict | None]]) -> None:
+    """Prints the best record of each task, with an empty line between tasks."""
+    for number, result in enumerate(results):
+        if number:
+            console.print()
+        print_best(console, *result)
 
 
 def print_best(console: Console, summary: Summary, record: Record, verdict: Verdict | None) -> None:

@@ -26,9 +26,7 @@ REASON_CHARACTERS = 200
 LEAST_SECONDS = 1e-8
 """No call of a kernel takes less."""
 FLOOR_SHARE = 0.5
-"""The share of the judge's lower bound below which no time is accepted: clocks may be higher than when the peak was
-timed.
-"""
+"""No time below this share of the judge's lower bound is accepted: clocks vary after the peak was timed."""
 THREAD_BYTES_PER_SECOND = 2 * 64 * 6.5e9
 """More than any thread stores: two vectors of 64 bytes a cycle, at a clock that no CPU has. A multiprocessor of a GPU,
 which counts as a thread, stores no more in a cycle, at less than half of this clock."""

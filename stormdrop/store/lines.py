@@ -13,7 +13,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
@@ -28,19 +28,27 @@ from stormdrop.space.judge import judge_of
 from stormdrop.space.rule_names import is_name
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.claims import Claim, Refused, replayed, shortened
+from stormdrop.store.database import Connection, Database
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.rows import (
     INT64,
     KINDS,
     MESSAGE_CHARACTERS,
     NAME_CHARACTERS,
-    SharedRow,
     TrialRow,
+    VerdictRow,
     compact,
     is_duration,
+    plain_fields,
     result_of,
+    row_of,
+    rules_of,
+    typed_fields,
+    unknown_rules,
 )
-from stormdrop.store.verdict import PROOF_CHARACTERS, VERIFIED_RECORD, Verdict, VerdictRow
+from stormdrop.store.sql import tables
+from stormdrop.store.sql.queries import BATCH
+from stormdrop.store.verdict import VERIFIED_RECORD, Verdict, imported_verdict, verdict_row
 from stormdrop.target.machine import Target, target_from_json
 
 FORMAT = 1
@@ -49,50 +57,23 @@ VERDICT = "verdict"
 Entry = Record | Verdict
 """The content of a line."""
 LINE_BYTES, BATCH_BYTES = 1 << 20, 16 << 20
-MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS = 4096, 100_000, 40
+MAX_FEATURES, MAX_SAMPLES, MAX_DIGITS, MAX_REFUSALS = 4096, 100_000, 40, 1000
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def line_of(row: TrialRow) -> str:
-    """Returns the line of a trial, without its newline. Task, target and schedule are JSON already and are copied
-    unchanged.
-    """
+    """Returns the line of a trial, without its newline; the JSON of task, target and schedule is copied unchanged."""
     features = None if row.features is None else base64.b64encode(row.features).decode()
-    tail = {
-        "result": _result_json(result_of(row)),
-        "versions": _versions_json(row),
-        "strategy": row.strategy,
-        "seed": int(row.seed),
-        "number": row.number,
-        "elapsed": row.elapsed,
-        "model": row.model,
-        "verified": bool(row.verified),
-        "created": row.created,
-        "features": features,
-    }
-    return f'{{"format":{FORMAT},{_place(row)},"schedule":{row.schedule},{compact(tail)[1:]}'
+    tail = _tail(Record, row, result=_result_json(result_of(row)), features=features)
+    return f'{{"format":{FORMAT},{_place(row)},"schedule":{row.schedule},{tail}'
 
 
 def verdict_line(row: VerdictRow) -> str:
-    """Returns the line of a verdict, without its newline. The place of the decision is omitted: to every reader it is
-    imported.
-    """
-    tail = {
-        "seconds": row.seconds,
-        "against_seconds": row.against_seconds,
-        "method": row.method,
-        "rounds": row.rounds,
-        "proof": row.proof,
-        "versions": _versions_json(row),
-        "code": row.code,
-        "model": row.model,
-        "is_timing_old": bool(row.is_timing_old),
-        "created": row.created,
-    }
+    """Returns the line of a verdict, without its newline and its provenance: to every reader it is imported."""
     head = f'"format":{FORMAT},"kind":"{VERDICT}",{_place(row)}'
-    return f'{{{head},"schedule":{row.schedule},"against":{row.against},{compact(tail)[1:]}'
+    return f'{{{head},"schedule":{row.schedule},"against":{row.against},{_tail(Verdict, row)}'
 
 
 def _place(row: TrialRow | VerdictRow) -> str:
@@ -100,8 +81,11 @@ def _place(row: TrialRow | VerdictRow) -> str:
     return f'"task":{row.task_json},"target":{row.target_json},"cold":{cold}'
 
 
-def _versions_json(row: SharedRow) -> dict[str, object]:
-    return {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
+def _tail(kind: type[Entry], row: TrialRow | VerdictRow, **more: object) -> str:
+    """Returns the JSON of an entry's other fields, in their order, from behind the opening bracket."""
+    versions = {"stormdrop": row.stormdrop, "llvm": row.llvm, "features": row.feature_version}
+    values = {**plain_fields(kind, row), "versions": versions, **more}
+    return compact({name: values[name] for name, _ in typed_fields(kind) if name in values})[1:]
 
 
 def _result_json(result: Result) -> dict[str, object]:
@@ -183,8 +167,8 @@ class LineReader:
         target = target_from_json(_field(data, "target", dict))
         _encodable("target", target.key())
         if target.cpu != self.here.cpu and not self.foreign:
-            told = f"measured on another CPU, {target.cpu}; this is {self.here.cpu}"
-            raise Refused(shortened(f"{told} (import with --foreign to keep it)"))
+            reason = f"measured on another CPU, {target.cpu}; this is {self.here.cpu}"
+            raise Refused(shortened(f"{reason} (import with --foreign to keep it)"))
         task = self._task(_field(data, "task", dict))
         read = _verdict if "kind" in data else _record
         return read(data, task, target.with_cold_weights(_field(data, "cold", bool)))
@@ -208,48 +192,45 @@ class LineReader:
 
 
 def _record(data: dict[str, Any], task: Task, target: Target) -> Record:
-    result, verified = _result(_field(data, "result", dict)), _field(data, "verified", bool)
-    if verified and isinstance(result, Failure):
+    result = _result(_field(data, "result", dict))
+    fields = _fields(Record, data, task)
+    if fields["verified"] and isinstance(result, Failure):
         raise Refused("a failure cannot be verified")
-    versions = _versions(data)
-    return Record(
-        task,
-        _schedule(data, "schedule", task),
-        target,
-        result,
-        versions,
-        _text(data, "strategy"),
-        _field(data, "seed", int),
-        _count(data, "number"),
-        _amount(data, "elapsed"),
-        _text(data, "model"),
-        verified,
-        _amount(data, "created"),
-        _features(data, versions.features, judge_of(target).features),
-    )
+    features = _features(data, fields["versions"].features, judge_of(target).features)
+    return Record(task=task, target=target, result=result, features=features, **fields)
 
 
 def _verdict(data: dict[str, Any], task: Task, target: Target) -> Verdict:
     """Returns a line's verdict as an imported verdict, regardless of its provenance in its source."""
-    if (method := _text(data, "method")) == VERIFIED_RECORD:
+    fields = _fields(Verdict, data, task)
+    if fields["method"] == VERIFIED_RECORD:
         raise Refused("a verdict that was made of a verified record has no line")
-    return Verdict(
-        task,
-        target,
-        _schedule(data, "schedule", task),
-        _duration(data, "seconds"),
-        _schedule(data, "against", task),
-        _duration(data, "against_seconds"),
-        method,
-        _count(data, "rounds"),
-        _text(data, "proof", PROOF_CHARACTERS),
-        _versions(data),
-        _text(data, "code"),
-        _text(data, "model"),
-        "imported",
-        _field(data, "is_timing_old", bool),
-        _amount(data, "created"),
-    )
+    for name in ("seconds", "against_seconds"):
+        _check_duration(fields[name])
+    return Verdict(task=task, target=target, provenance="imported", **fields)
+
+
+def _fields(kind: type[Entry], data: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Returns an entry's texts, numbers, flags, schedules and versions, read by the types of its fields."""
+    values: dict[str, Any] = {}
+    for name, type in typed_fields(kind):
+        match type:
+            case "str":
+                values[name] = _text(data, name)
+            case "int":
+                values[name] = _field(data, name, int) if name == "seed" else _count(data, name)
+            case "float":
+                values[name] = _amount(data, name)
+            case "bool":
+                values[name] = _field(data, name, bool)
+            case "Schedule":
+                values[name] = _schedule(data, name, task)
+            case "Versions":
+                tree = _field(data, name, dict)
+                values[name] = Versions(_text(tree, "stormdrop"), _text(tree, "llvm"), _count(tree, "features"))
+            case _:
+                pass
+    return values
 
 
 def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry | Refused]:
@@ -263,9 +244,7 @@ def _checked(entries: Sequence[Entry | Refused], here: Target) -> Iterator[Entry
 
 
 def _claims(entry: Entry) -> dict[str, Claim]:
-    """Returns an entry's claims about its schedules, by field; none for a trial with a schedule that could not be
-    lowered.
-    """
+    """Returns an entry's claims about its schedules, by field; none if the schedule of a trial could not be lowered."""
     if isinstance(entry, Verdict):
         against = Claim(entry.task, entry.target, entry.against, entry.against_seconds)
         return {"schedule": Claim(entry.task, entry.target, entry.schedule, entry.seconds), "against": against}
@@ -339,10 +318,6 @@ def _amount(data: dict[str, Any], name: str) -> float:
     return value
 
 
-def _duration(data: dict[str, Any], name: str) -> float:
-    return _check_duration(_amount(data, name))
-
-
 def _check_duration(seconds: float) -> float:
     if not is_duration(seconds):
         raise Refused(f"{seconds} seconds cannot have been measured")
@@ -354,9 +329,9 @@ def _result(data: dict[str, Any]) -> Result:
         kind = _text(data, "failure")
         if kind not in KINDS:
             raise Refused(shortened(f"unknown kind of failure {kind!r}"))
-        found: Any = kind
-        return Failure(found, _text(data, "message", MESSAGE_CHARACTERS), _amount(data, "build_seconds"))
-    seconds = _duration(data, "seconds")
+        known: Any = kind
+        return Failure(known, _text(data, "message", MESSAGE_CHARACTERS), _amount(data, "build_seconds"))
+    seconds = _check_duration(_amount(data, "seconds"))
     samples: list[Any] = _field(data, "samples", list)
     if not all(type(s) in (int, float) for s in samples) or len(samples) > MAX_SAMPLES:
         raise Refused("samples are not all numbers")
@@ -382,11 +357,6 @@ def _schedule(data: dict[str, Any], name: str, task: Task) -> Schedule:
     return schedule
 
 
-def _versions(data: dict[str, Any]) -> Versions:
-    tree = _field(data, "versions", dict)
-    return Versions(_text(tree, "stormdrop"), _text(tree, "llvm"), _count(tree, "features"))
-
-
 def _features(data: dict[str, Any], version: int, known: FeatureSet) -> NDArray[np.float32] | None:
     if "features" in data and data["features"] is None:
         return None
@@ -408,3 +378,68 @@ def _is_same(a: object, b: object) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_is_same, a, b))
     return isinstance(a, bool) == isinstance(b, bool) and a == b
+
+
+# ---- import ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line that was not kept."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The result of an import.
+
+    `kept` and `duplicates` count lines of both kinds, `verdicts` the kept verdicts. `refusals` counts refused lines,
+    `refused` lists the first of them. `absent`: rules that kept lines use and this version lacks.
+    """
+
+    kept: int
+    duplicates: int
+    refusals: int
+    refused: tuple[Refusal, ...]
+    absent: tuple[str, ...] = ()
+    verdicts: int = 0
+
+
+def import_lines(database: Database, file: IO[bytes], reader: LineReader, kept_some: Callable[[], None]) -> Imported:
+    """Stores the records and the verdicts that a reader accepts, in batches; `kept_some` is called after each."""
+    kept = verdicts = duplicates = refusals = 0
+    refused: list[Refusal] = []
+    absent: set[str] = set()
+    for batch in batched(read_lines(file), BATCH):
+        good: list[Entry] = []
+        for number, answer in reader.entries(batch):
+            if not isinstance(answer, Refused):
+                good.append(answer)
+                schedules = [answer.schedule, answer.against] if isinstance(answer, Verdict) else [answer.schedule]
+                absent |= {rule for schedule in schedules for rule in unknown_rules(rules_of(schedule.to_json()))}
+                continue
+            refusals += 1
+            if len(refused) < MAX_REFUSALS:
+                refused.append(Refusal(number, str(answer)))
+        new_trials, new_verdicts = database.write(lambda c, entries=good: _insert(c, entries)) if good else (0, 0)
+        new = new_trials + new_verdicts
+        kept, verdicts, duplicates = kept + new, verdicts + new_verdicts, duplicates + len(good) - new
+        kept_some()
+    return Imported(kept, duplicates, refusals, tuple(refused), tuple(sorted(absent)), verdicts)
+
+
+def _insert(c: Connection, entries: Sequence[Entry]) -> tuple[int, int]:
+    """Inserts new entries; returns the number of new records and of new verdicts.
+
+    Each new verified record also adds a verdict, unless its task has a better imported verdict.
+    """
+    records = [entry for entry in entries if isinstance(entry, Record)]
+    added = tables.insert(c, [row_of(record) for record in records], skip_known=True)
+    new = [record for record, is_new in zip(records, added) if is_new]
+    verified = [imported_verdict(r, r.result.seconds) for r in new if r.verified and isinstance(r.result, Timing)]
+    rows = [verdict_row(verdict) for verdict in verified]
+    tables.insert_verdicts(c, [row for row in rows if not tables.is_decided_by_import(c, row)])
+    decided = [verdict_row(entry) for entry in entries if isinstance(entry, Verdict)]
+    return len(new), sum(tables.insert_verdicts(c, decided, skip_known=True))

@@ -3,6 +3,9 @@
     Record ──row_of──▶ TrialRow ──▶ a row of the database, or a line of a file
     TrialRow ──record_of──▶ Record
 
+The columns of records and verdicts follow from the types of their fields. Columns and their bytes never change: the
+mark of a stored trial is a hash of its columns.
+
 Invariant: `row_of(record_of(row)) == row` for every row that `row_of` made.
 """
 
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
@@ -18,12 +21,13 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 
-from stormdrop.base.errors import StormdropError, UserError
+from stormdrop.base.errors import UserError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, FailureKind, Result, Timing
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
+from stormdrop.store.database import StoreError
 from stormdrop.store.record import Record, Versions
 from stormdrop.target.machine import Target, target_from_json
 
@@ -31,10 +35,6 @@ KINDS: tuple[str, ...] = get_args(FailureKind)
 NAME_CHARACTERS, MESSAGE_CHARACTERS = 500, 4000
 INT64 = 2**63
 T = TypeVar("T")
-
-
-class StoreError(StormdropError):
-    """The error for an operation that the store cannot perform; the caller can continue without the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,7 @@ class SharedRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow(SharedRow):
-    """A trial's columns. If nothing was timed, `seconds`, `spread` and `runs` are None and `failure` is the kind of
-    failure.
-    """
+    """A trial's columns. A failed trial has a kind of `failure`, and neither `seconds` nor `spread` nor `runs`."""
 
     cold: int
     verified: int
@@ -78,6 +76,25 @@ class TrialRow(SharedRow):
     features: bytes | None
     schedule: str
     samples: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow(SharedRow):
+    """A verdict's columns."""
+
+    cold: int
+    schedule: str
+    seconds: float
+    against: str
+    against_seconds: float
+    method: str
+    rounds: int
+    proof: str
+    code: str
+    model: str
+    provenance: str
+    is_timing_old: int
+    created: float
 
 
 _NAMES = {"class_key", "anchor_key", "task_name", "flops", "task_json"}
@@ -125,7 +142,91 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-# ---- records to rows -------------------------------------------------------------------------------------------------
+# ---- columns of records and verdicts ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def typed_fields(kind: type) -> tuple[tuple[str, str], ...]:
+    """Returns the names and the declared types of a dataclass's fields, in order."""
+    return tuple((f.name, str(f.type)) for f in fields(kind))
+
+
+def text(value: str, most: int = NAME_CHARACTERS) -> str:
+    """Returns a text that a database and files can hold: limited in length, without lone surrogates."""
+    return value[:most].encode("utf-8", "replace").decode()
+
+
+def _schedule_text(schedule: Schedule) -> str:
+    return compact(schedule.to_json())
+
+
+_TO_COLUMN: Mapping[str, Callable[[Any], Any]] = {
+    "str": text,
+    "Provenance": str,
+    "int": int,
+    "float": float,
+    "bool": int,
+    "Schedule": _schedule_text,
+}
+_FROM_COLUMN: Mapping[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+def columns_of(entry: Any) -> dict[str, Any]:
+    """Returns the columns of a record or a verdict: task, machine, versions, and its own fields by their types."""
+    target: Target = entry.target
+    versions: Versions = entry.versions
+    shared: dict[str, Any] = {
+        "target_key": target.key(),
+        "target_json": target_text(target),
+        "stormdrop": versions.stormdrop,
+        "llvm": versions.llvm,
+        "feature_version": versions.features,
+        "cold": int(target.is_cold),
+    }
+    typed = [(name, _TO_COLUMN[kind]) for name, kind in typed_fields(type(entry)) if kind in _TO_COLUMN]
+    return task_columns(entry.task) | shared | {name: convert(getattr(entry, name)) for name, convert in typed}
+
+
+@memoised(256)
+def task_columns(task: Task) -> dict[str, Any]:
+    return {
+        "task_digest": task.digest,
+        "class_key": task.class_key,
+        "anchor_key": task.anchor_key,
+        "task_name": text(task.name),
+        "flops": float(task.flops),
+        "task_json": compact(task.to_json()),
+    }
+
+
+@lru_cache(maxsize=64)
+def target_text(target: Target) -> str:
+    """Returns a target's JSON in the form of every version: without the kind of a CPU, so that marks stay equal."""
+    return compact({name: value for name, value in target.to_json().items() if (name, value) != ("kind", "cpu")})
+
+
+def plain_fields(kind: type, row: SharedRow) -> dict[str, Any]:
+    """Returns the texts, numbers and flags of a record or a verdict from its row."""
+    typed = [(name, _FROM_COLUMN[kind]) for name, kind in typed_fields(kind) if kind in _FROM_COLUMN]
+    return {name: convert(getattr(row, name)) for name, convert in typed}
+
+
+def fields_of(kind: type, row: TrialRow | VerdictRow, task: Task, target: Target | None) -> dict[str, Any]:
+    """Returns the fields of a record or a verdict from its row.
+
+    `target` replaces the row's target if its format is obsolete. Raises UserError if this version cannot read the row.
+    """
+    schedules = [name for name, kind in typed_fields(kind) if kind == "Schedule"]
+    return {
+        "task": task,
+        "target": target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
+        "versions": Versions(row.stormdrop, row.llvm, row.feature_version),
+        **{name: read("schedule", Schedule.from_json, getattr(row, name)).of(task) for name in schedules},
+        **plain_fields(kind, row),
+    }
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def row_of(record: Record) -> TrialRow:
@@ -133,7 +234,7 @@ def row_of(record: Record) -> TrialRow:
 
     Raises StoreError for a record with figures that are not numbers: it would mislead every later search.
     """
-    result, versions, name = record.result, record.versions, text(record.task.name)
+    result, name = record.result, text(record.task.name)
     times = {"elapsed": record.elapsed, "created": record.created, "build_seconds": result.build_seconds}
     for what, value in times.items():
         if not math.isfinite(value):
@@ -142,88 +243,34 @@ def row_of(record: Record) -> TrialRow:
     if timing is not None:
         is_measured = all(is_duration(s) for s in (timing.seconds, *timing.samples))
         if not (is_measured and 0 <= timing.spread < math.inf):
-            told = f"it took {timing.seconds} s with a spread of {timing.spread}"
-            raise StoreError(f"a trial of {name} cannot be kept: {told}")
+            figures = f"it took {timing.seconds} s with a spread of {timing.spread}"
+            raise StoreError(f"a trial of {name} cannot be kept: {figures}")
     features = None if record.features is None else np.ascontiguousarray(record.features, "<f4")
     if features is not None and not np.isfinite(features).all():
         features = None  # no model may learn from it, but the time is good
-    return TrialRow(
-        *task_columns(record.task),
-        target_key=record.target.key(),
-        target_json=target_text(record.target),
-        stormdrop=versions.stormdrop,
-        llvm=versions.llvm,
-        feature_version=versions.features,
-        cold=int(record.target.is_cold),
-        verified=int(record.verified),
-        strategy=text(record.strategy),
-        seed=str(record.seed),
-        number=record.number,
-        elapsed=float(record.elapsed),
-        model=text(record.model),
-        created=float(record.created),
-        seconds=None if timing is None else float(timing.seconds),
-        spread=None if timing is None else float(timing.spread),
-        runs=None if timing is None else timing.runs,
-        build_seconds=float(result.build_seconds),
-        stopped_early=int(timing is not None and timing.stopped_early),
-        failure=result.kind if isinstance(result, Failure) else None,
-        message=text(result.message, MESSAGE_CHARACTERS) if isinstance(result, Failure) else None,
-        features=None if features is None else features.tobytes(),
-        schedule=compact(record.schedule.to_json()),
-        samples=np.asarray(() if timing is None else timing.samples, "<f8").tobytes(),
-    )
+    results: dict[str, Any] = {
+        "seed": str(record.seed),  # may exceed 64 bits
+        "seconds": None if timing is None else float(timing.seconds),
+        "spread": None if timing is None else float(timing.spread),
+        "runs": None if timing is None else timing.runs,
+        "build_seconds": float(result.build_seconds),
+        "stopped_early": int(timing is not None and timing.stopped_early),
+        "failure": result.kind if isinstance(result, Failure) else None,
+        "message": text(result.message, MESSAGE_CHARACTERS) if isinstance(result, Failure) else None,
+        "features": None if features is None else features.tobytes(),
+        "samples": np.asarray(() if timing is None else timing.samples, "<f8").tobytes(),
+    }
+    return TrialRow(**columns_of(record) | results)
 
 
 def is_duration(seconds: float) -> bool:
     return 0 < seconds < math.inf
 
 
-def text(value: str, most: int = NAME_CHARACTERS) -> str:
-    """Returns a text that SQLite and files can hold: limited in length, and without the lone surrogates of crashed
-    programs.
-    """
-    return value[:most].encode("utf-8", "replace").decode()
-
-
-@memoised(256)
-def task_columns(task: Task) -> tuple[str, str, str, str, float, str]:
-    keys = task.digest, task.class_key, task.anchor_key
-    return *keys, text(task.name), float(task.flops), compact(task.to_json())
-
-
-@lru_cache(maxsize=64)
-def target_text(target: Target) -> str:
-    """Returns a target's JSON in the form of every version: a CPU has no kind, so that equal trials keep equal
-    marks.
-    """
-    return compact({name: value for name, value in target.to_json().items() if (name, value) != ("kind", "cpu")})
-
-
-# ---- rows to records -------------------------------------------------------------------------------------------------
-
-
 def record_of(row: TrialRow, task: Task, target: Target | None = None) -> Record:
-    """Returns the record of a row. `task` is the row's, read once for many rows.
-
-    `target` replaces the row's target if its format is obsolete. Raises UserError if this version cannot read the row.
-    """
+    """Returns the record of a row of `task`, which is read once for many rows; raises as `fields_of`."""
     features = None if row.features is None else np.frombuffer(row.features, "<f4").astype(np.float32)
-    return Record(
-        task,
-        read("schedule", Schedule.from_json, row.schedule).of(task),
-        target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
-        result_of(row),
-        Versions(row.stormdrop, row.llvm, row.feature_version),
-        row.strategy,
-        int(row.seed),
-        row.number,
-        row.elapsed,
-        row.model,
-        bool(row.verified),
-        row.created,
-        features,
-    )
+    return Record(**fields_of(Record, row, task, target), result=result_of(row), features=features)
 
 
 def result_of(row: TrialRow) -> Result:
@@ -234,8 +281,11 @@ def result_of(row: TrialRow) -> Result:
     return Timing(row.seconds, row.spread, row.runs, row.build_seconds, bool(row.stopped_early), samples)
 
 
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
 def read(what: str, from_json: Callable[[Any], T], text: str) -> T:
-    """Raises UserError if it is not of a format that this version reads."""
+    """Raises UserError if the text is not of a format that this version reads."""
     try:
         return from_json(json.loads(text))
     except ValueError as error:

@@ -15,7 +15,7 @@ from stormdrop.base.paths import stores_dir
 from stormdrop.ir.tensor import Task
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.donors import Donor
-from stormdrop.store.opening import copy_of
+from stormdrop.store.sqlite import copy_of
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
 

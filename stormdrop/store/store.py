@@ -16,11 +16,10 @@ equal, whatever their names.
 from __future__ import annotations
 
 import logging
-import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal, TypeVar
 
 from stormdrop.base.arguments import path_of
 from stormdrop.base.errors import UserError, warn
@@ -29,20 +28,18 @@ from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.claims import Claim, is_believable
-from stormdrop.store.content import Filters, Summary, summaries
-from stormdrop.store.database import Database, StoreBusy, StoreFull
-from stormdrop.store.donors import Donor, decided, donors_of, winners
-from stormdrop.store.evict import Pruned, Pruning, evict, prune, used_bytes
-from stormdrop.store.forget import Forgotten, forget
-from stormdrop.store.lines import LineReader, line_of, verdict_line
-from stormdrop.store.measured import TimedTrial, measured
-from stormdrop.store.opening import Unwritable, copy_of, open_file
+from stormdrop.store.database import Connection, Database, StoreBusy, StoreError, StoreFull
+from stormdrop.store.donors import Donor, donors_of
+from stormdrop.store.evict import Pruned, evict, prune
+from stormdrop.store.lines import Imported, LineReader, Refusal, import_lines, line_of, verdict_line
 from stormdrop.store.record import Record, Versions
-from stormdrop.store.rows import StoreError, TrialRow, record_of, row_of, task_of
-from stormdrop.store.sql import TRIALS, VERDICTS, absent_rules, allowed_rules, id_of, insert, insert_verdicts
-from stormdrop.store.training import TrainingRows, training
-from stormdrop.store.transfer import Imported, Refusal, import_lines, trial_rows, verdict_rows
-from stormdrop.store.verdict import Verdict, VerdictRow, verdict_of, verdict_row
+from stormdrop.store.rows import TrialRow, VerdictRow, record_of, row_of, task_of
+from stormdrop.store.sql import queries, tables
+from stormdrop.store.sql.summaries import Filters, Summary, summaries
+from stormdrop.store.sql.tables import Forgotten, Place, PlaceKey, place_of
+from stormdrop.store.sqlite import SqliteDatabase, Unwritable, copy_of, open_file
+from stormdrop.store.training import TimedTrial, TrainingRows, timed_trials, training
+from stormdrop.store.verdict import Verdict, verdict_of, verdict_row
 from stormdrop.target.machine import Target
 
 __all__ = ["Filters", "Imported", "Refusal", "Store", "StoreBusy", "StoreError", "StoreFull", "Summary", "TrainingRows"]
@@ -55,6 +52,7 @@ CAP_BYTES = 1 << 30
 SLACK = 0.97
 """The share of the cap that an eviction leaves filled, so that not every batch evicts."""
 TRAINING_ROWS = 20_000
+T = TypeVar("T")
 
 
 class Store:
@@ -62,23 +60,23 @@ class Store:
 
     def __init__(self, database: Database, cap_bytes: int | None = CAP_BYTES) -> None:
         self._database, self._cap_bytes = database, cap_bytes
-        self._remarked: set[str] = set()
+        self._warned_rules: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<store {self.path or 'in memory'}>"
 
     @staticmethod
-    def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES, vfs: str = "") -> Store:
-        """Opens the store in a file, by default `default_path()`; creates or migrates it as needed.
+    def open(path: Path | None = None, cap_bytes: int | None = CAP_BYTES) -> Store:
+        """Opens the store in a file, by default `default_path()`; creates or migrates the file as needed.
 
-        If it cannot be written, one warning states this, and the store lives in memory, with the content of the file.
-        `vfs` names one of SQLite's, such as `unix-dotfile` for a file system without locks.
+        If the file cannot be written, one warning states the reason, and the store lives in memory, with the content of
+        the file. A file system without locks is such a reason.
 
         Raises UserError if the file is damaged, another program's or a newer version's; the file stays unchanged.
         """
         path = default_path() if path is None else path_of(path).absolute()
         try:
-            return Store(open_file(path, vfs), cap_bytes)
+            return Store(open_file(path), cap_bytes)
         except Unwritable as error:
             warn(f"what is measured is not kept: the store cannot be written ({error})")
             try:
@@ -107,7 +105,7 @@ class Store:
     @staticmethod
     def in_memory(cap_bytes: int | None = CAP_BYTES) -> Store:
         """Returns an empty store without a file."""
-        return Store(Database(None), cap_bytes)
+        return Store(SqliteDatabase(None), cap_bytes)
 
     def __enter__(self) -> Store:
         return self
@@ -132,7 +130,7 @@ class Store:
     @property
     def used_bytes(self) -> int:
         """The bytes in use, without free pages and the log; the cap limits them."""
-        return self._database.read(used_bytes)
+        return self._database.used_bytes()
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -143,16 +141,14 @@ class Store:
         """
         rows = [row_of(record) for record in records]
         if rows:
-            self._database.write(lambda c: insert(c, rows))
+            self._database.write(lambda c: tables.insert(c, rows))
             self._keep_to_cap()
 
     def add_verdicts(self, verdicts: Sequence[Verdict]) -> None:
-        """Stores all verdicts, or none. Each replaces the verdict before it, but no win that it confirms. Raises as
-        `add`.
-        """
+        """Stores all verdicts, or none. Each replaces the one before, but no win that it confirms. Raises as `add`."""
         rows = [verdict_row(verdict) for verdict in verdicts]
         if rows:
-            self._database.write(lambda c: insert_verdicts(c, rows))
+            self._database.write(lambda c: tables.insert_verdicts(c, rows))
 
     def renew_verdicts(self, verdicts: Sequence[tuple[Verdict, Verdict]], rules: Sequence[Rule] = RULES) -> None:
         """Replaces each first verdict, which this store returned, by the second, unless it has been replaced meanwhile.
@@ -160,11 +156,11 @@ class Store:
         Raises as `add`.
         """
 
-        def renew(c: sqlite3.Connection) -> None:
+        def renew(c: Connection) -> None:
             for old, new in verdicts:
-                row = _newest(c, old.task, old.target, rules, old.model)
+                row = queries.newest_verdict(c, place_of(c, *_key(old.task, old.target)), rules, old.model)
                 if row is not None and verdict_of(row, old.task, old.target) == old:
-                    insert_verdicts(c, [verdict_row(new)])
+                    tables.insert_verdicts(c, [verdict_row(new)])
 
         self._database.write(renew)
 
@@ -179,15 +175,15 @@ class Store:
         Trials made before `older_than` (Unix time) are removed too, verified trials only with `winners`. The file
         shrinks. Verdicts stay.
         """
-        wanted = Pruning(max_bytes, older_than, winners)
-        return prune(self._database, wanted)
+        return prune(self._database, max_bytes, older_than, winners)
 
-    def forget(self, found: Sequence[Summary], with_trials: bool = False) -> Forgotten:
-        """Removes the verdicts of the tasks in these lines of `summaries`: compiling treats the tasks as never tuned.
+    def forget(self, tasks: Sequence[Summary], with_trials: bool = False) -> Forgotten:
+        """Removes the verdicts of the tasks of these `summaries`: compiling treats the tasks as never tuned.
 
         With `with_trials`, their measurements are removed too. Raises as `add`.
         """
-        return self._database.write(lambda c: forget(c, found, with_trials))
+        places = [(summary.digest, summary.target, summary.cold) for summary in tasks]
+        return self._database.write(lambda c: tables.forget(c, places, with_trials))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -200,31 +196,24 @@ class Store:
         model: str = "",
         is_imported: bool = False,
     ) -> Verdict | None:
-        """Returns the newest verdict at the target's temperature, unless `cold` is set; with `model` the verdict of
-        this model.
+        """Returns the newest verdict at the target's temperature, unless `cold` is set; with `model` that model's.
 
         Imported verdicts are returned only with `is_imported`. A migrated verdict whose time is less than the target
         needs is ignored: its record may have been imported. Verdicts with schedules of unknown rules (not among
         `rules`) are skipped, with a warning.
         """
-
         at = target.with_cold_weights(cold)
 
-        def newest(c: sqlite3.Connection) -> tuple[VerdictRow | None, set[str]]:
-            found = _newest(c, task, at, rules, model, is_imported)
-            place = _at(c, task.digest, at.key(), at.is_cold)
-            return found, absent_rules(c, rules, *place, table="verdict")
+        def newest(c: Connection, place: Place) -> VerdictRow | None:
+            return queries.newest_verdict(c, place, rules, model, is_imported)
 
-        row, absent = self._database.read(newest)
-        self._remark(absent)
-        found = None if row is None else verdict_of(row, task, target)
-        return found if found is None or _is_believable(found, at, rules) else None
+        row = self._select(newest, _key(task, at), rules, "verdict")
+        verdict = None if row is None else verdict_of(row, task, target)
+        return verdict if verdict is None or _is_believable(verdict, at, rules) else None
 
     def is_decided(self, model: str, target: Target) -> bool:
         """Returns whether a model has verdicts of its own on this machine, at any temperature."""
-        query = """SELECT 1 FROM verdict WHERE model = ? AND provenance <> 'imported'
-            AND machine_id = (SELECT id FROM machine WHERE key = ?) LIMIT 1"""
-        return self._database.read(lambda c: c.execute(query, (model, target.key())).fetchone()) is not None
+        return self._database.read(lambda c: queries.is_decided(c, model, target.key()))
 
     def best(
         self,
@@ -240,13 +229,13 @@ class Store:
         with `versions` only records measured by the same Stormdrop and LLVM. Records of unknown rules (not among
         `rules`) are skipped, with a warning.
         """
-        is_cold = target.with_cold_weights(cold).is_cold
-        row = self._best(task.digest, target.key(), is_cold, rules, versions)
+        at = target.with_cold_weights(cold)
+        row = self._best(_key(task, at), rules, versions)
         return None if row is None else record_of(row, task, target)
 
     def best_of(self, summary: Summary) -> Record | None:
         """Returns the record of a line of `summaries`. Raises UserError if this version cannot read its task."""
-        row = self._best(summary.digest, summary.target, summary.cold, RULES)
+        row = self._best((summary.digest, summary.target, summary.cold), RULES)
         return None if row is None else record_of(row, task_of(row.task_json))
 
     def verdict_of(self, summary: Summary) -> Verdict | None:
@@ -254,28 +243,11 @@ class Store:
         record = self.best_of(summary)
         return None if record is None else self.verdict(record.task, record.target, summary.cold)
 
-    def _best(
-        self, digest: str, key: str, cold: bool, rules: Sequence[Rule], versions: Versions | None = None
-    ) -> TrialRow | None:
-        def fastest(c: sqlite3.Connection) -> tuple[TrialRow | None, set[str]]:
-            version, place = "", _at(c, digest, key, cold)
-            wanted: list[Any] = [*place]
-            allowed, absent = allowed_rules(c, rules), absent_rules(c, rules, *place)
-            if versions is not None:
-                version = "AND version_id IN (SELECT id FROM version WHERE stormdrop = ? AND llvm = ?)"
-                wanted += [versions.stormdrop, versions.llvm]
-            for verified in (1, 0):
-                query = f"""SELECT {TRIALS.row} FROM {TRIALS.source} WHERE trial.id = (SELECT id FROM trial
-                    WHERE task_id = ? AND machine_id = ? AND cold = ? AND verified = {verified}
-                    AND stopped_early = 0 AND seconds > 0
-                    {version} AND rules_id IN ({allowed}) ORDER BY seconds LIMIT 1)"""
-                if found := c.execute(query, wanted).fetchone():
-                    return TrialRow(*found), absent
-            return None, absent
+    def _best(self, key: PlaceKey, rules: Sequence[Rule], versions: Versions | None = None) -> TrialRow | None:
+        def fastest(c: Connection, place: Place) -> TrialRow | None:
+            return queries.best_trial(c, place, rules, versions)
 
-        row, absent = self._database.read(fastest)
-        self._remark(absent)
-        return row
+        return self._select(fastest, key, rules)
 
     def trials(
         self, task: Task, target: Target, cold: bool | None = None, rules: Sequence[Rule] = RULES
@@ -284,28 +256,33 @@ class Store:
 
         Trials of unknown rules (not among `rules`) are skipped, with a warning.
         """
-
-        def found(c: sqlite3.Connection) -> tuple[list[Any], set[str]]:
-            wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
-            where = f"task_id = ? AND trial.machine_id = ? AND cold = ? AND rules_id IN ({allowed_rules(c, rules)})"
-            query = f"SELECT {TRIALS.row} FROM {TRIALS.source} WHERE {where} ORDER BY trial.id"
-            return c.execute(query, wanted).fetchall(), absent_rules(c, rules, *wanted)
-
-        rows, absent = self._database.read(found)
-        self._remark(absent)
+        key = _key(task, target.with_cold_weights(cold))
         records: list[Record] = []
-        for row in rows:
+        for row in self._select(lambda c, place: queries.trials(c, place, rules), key, rules):
             try:
-                records.append(record_of(TrialRow(*row), task, target))
+                records.append(record_of(row, task, target))
             except UserError as error:
                 _log.debug("%s: a trial of %s is skipped: %s", self._database.name, task.name, error)
         return records
 
-    def _remark(self, absent: set[str]) -> None:
+    def _select(
+        self, query: Callable[[Connection, Place], T], key: PlaceKey, rules: Sequence[Rule], table: str = "trial"
+    ) -> T:
+        """Returns the result of a query about a task, a machine and a temperature; warns of unknown rules there."""
+
+        def work(c: Connection) -> tuple[T, set[str]]:
+            place = place_of(c, *key)
+            return query(c, place), tables.absent_rules(c, rules, place, table)
+
+        result, absent = self._database.read(work)
+        self._warn_of_rules(absent)
+        return result
+
+    def _warn_of_rules(self, absent: set[str]) -> None:
         """Warns, once for every rule, that trials with this rule are not used."""
-        if told := absent - self._remarked:
-            self._remarked |= told
-            names = ", ".join(sorted(told))
+        if new := absent - self._warned_rules:
+            self._warned_rules |= new
+            names = ", ".join(sorted(new))
             warn(f"{self._database.name}: trials that follow rules which are not known here are skipped: {names}")
 
     def donors(
@@ -320,7 +297,7 @@ class Store:
 
         With `models`, only measurements made while tuning these models, or on machines of these keys, count.
         """
-        rows = self._database.read(lambda c: winners(c, task, models, rules))
+        rows = self._database.read(lambda c: queries.winners(c, task, models, rules))
         return donors_of(rows, task, target, models)[:limit]
 
     def decided(self, target: Target, rules: Sequence[Rule] = RULES) -> list[tuple[Verdict, str]]:
@@ -329,55 +306,41 @@ class Store:
 
         Default schedules without challengers and imported verdicts are left out.
         """
-        rows = self._database.read(lambda c: decided(c, rules))
-        found: list[tuple[Verdict, str]] = []
-        for row, model in rows:
+        decisions: list[tuple[Verdict, str]] = []
+        for row, model in self._database.read(lambda c: queries.decided(c, rules)):
             try:
                 verdict = verdict_of(row, task_of(row.task_json), target)
             except UserError:
                 continue
             is_here = verdict.target.with_threads(target.threads).key() == target.key()
             if is_here and _is_believable(verdict, target.with_threads(verdict.target.threads), rules):
-                found.append((verdict, model))
-        return found
+                decisions.append((verdict, model))
+        return decisions
 
     def models(self) -> set[str]:
         """Returns the names of all models that were tuned."""
-        rows = self._database.read(lambda c: c.execute("SELECT DISTINCT model FROM trial WHERE model <> ''").fetchall())
-        return {row[0] for row in rows}
+        return self._database.read(queries.models)
 
     def machines(self) -> set[str]:
         """Returns the keys of all machines with measurements or decisions."""
-        query = (
-            "SELECT key FROM machine WHERE id IN (SELECT machine_id FROM trial UNION SELECT machine_id FROM verdict)"
-        )
-        return {row[0] for row in self._database.read(lambda c: c.execute(query).fetchall())}
+        return self._database.read(queries.machines)
 
     def digests(self, models: Collection[str]) -> set[str]:
         """Returns the digests of the tasks that were measured while these models were tuned."""
-        query = f"""SELECT DISTINCT digest FROM task JOIN trial ON task_id = task.id
-            WHERE model IN ({", ".join("?" * len(models))})"""
-        return {row[0] for row in self._database.read(lambda c: c.execute(query, list(models)).fetchall())}
+        return self._database.read(lambda c: queries.digests(c, models))
 
     def known(self, task: Task, target: Target, cold: bool | None = None) -> int:
         """Returns the number of trials of a task, with known and unknown rules."""
-        query = "SELECT count(*) FROM trial WHERE task_id = ? AND machine_id = ? AND cold = ?"
-
-        def count(c: sqlite3.Connection) -> int:
-            wanted = _at(c, task.digest, target.key(), target.with_cold_weights(cold).is_cold)
-            return int(c.execute(query, wanted).fetchone()[0])
-
-        return self._database.read(count)
+        key = _key(task, target.with_cold_weights(cold))
+        return self._database.read(lambda c: queries.count_trials(c, place_of(c, *key)))
 
     def training(self, target: Target, limit: int = TRAINING_ROWS) -> TrainingRows:
-        """Returns trials on a machine, with features as its judge computes them now; beyond `limit`, a sample of all
-        tasks.
-        """
+        """Returns trials on a machine with features for its judge of today; beyond `limit`, a sample of all tasks."""
         return self._database.read(lambda c: training(c, target, limit))
 
     def measured(self, target: Target, limit: int, rules: Sequence[Rule] = RULES) -> list[TimedTrial]:
         """Returns trials of a machine that were not stopped early; beyond `limit`, a sample over all tasks."""
-        return self._database.read(lambda c: measured(c, target, limit, rules))
+        return self._database.read(lambda c: timed_trials(c, target, limit, rules))
 
     def summaries(self, wanted: Filters | None = None) -> list[Summary]:
         """Returns a summary for each task, machine and temperature, in the order of their last measurements."""
@@ -385,17 +348,7 @@ class Store:
 
     def integrity(self) -> list[str]:
         """Returns the faults of the file; an empty list if there are none."""
-
-        def problems(c: sqlite3.Connection) -> list[str]:
-            found = [str(row[0]) for row in c.execute("PRAGMA integrity_check")]
-            dangling = c.execute("PRAGMA foreign_key_check").fetchall()
-            found += [f"row {row[1]} of {row[0]} refers to nothing in {row[2]}" for row in dangling]
-            return [line for line in found if line != "ok"]
-
-        try:
-            return self._database.read(problems)
-        except StoreError as error:
-            return [str(error)]
+        return self._database.faults()
 
     # ---- files of lines ----------------------------------------------------------------------------------------------
 
@@ -404,8 +357,8 @@ class Store:
     ) -> int:
         """Writes trials, then verdicts, as lines of JSON, in order; returns the number of lines."""
         wanted, count = wanted or Filters(), 0
-        trials = map(line_of, trial_rows(self._database, wanted)) if "trial" in kinds else ()
-        verdicts = map(verdict_line, verdict_rows(self._database, wanted)) if "verdict" in kinds else ()
+        trials = map(line_of, queries.all_trials(self._database, wanted)) if "trial" in kinds else ()
+        verdicts = map(verdict_line, queries.all_verdicts(self._database, wanted)) if "verdict" in kinds else ()
         for line in chain(trials, verdicts):
             file.write(line + "\n")
             count += 1
@@ -422,24 +375,12 @@ class Store:
         Raises StoreError if the store accepts no more; the batches before are kept.
         """
         done = import_lines(self._database, file, LineReader(here or detect(), foreign), self._keep_to_cap)
-        self._remark(set(done.absent))
+        self._warn_of_rules(set(done.absent))
         return done
 
 
 def default_path() -> Path:
     return cache_dir() / FILE
-
-
-def _newest(
-    c: sqlite3.Connection, task: Task, target: Target, rules: Sequence[Rule], model: str, is_imported: bool = False
-) -> VerdictRow | None:
-    """Returns the verdict that holds at the target's temperature."""
-    query = f"""SELECT {VERDICTS.row} FROM {VERDICTS.source} WHERE verdict.id = (SELECT max(id) FROM verdict
-        WHERE task_id = ? AND machine_id = ? AND cold = ? AND model = ? AND (provenance = 'imported') = ?
-        AND rules_id IN ({allowed_rules(c, rules)}))"""
-    place = _at(c, task.digest, target.key(), target.is_cold)
-    found = c.execute(query, (*place, model, int(is_imported))).fetchone()
-    return None if found is None else VerdictRow(*found)
 
 
 def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> bool:
@@ -449,6 +390,5 @@ def _is_believable(verdict: Verdict, here: Target, rules: Sequence[Rule]) -> boo
     return is_believable(Claim(verdict.task, here, verdict.schedule, verdict.seconds), rules)
 
 
-def _at(c: sqlite3.Connection, digest: str, key: str, cold: bool) -> tuple[int, int, int]:
-    """Returns the task, machine and temperature of a trial, as its row has them."""
-    return id_of(c, "task", digest=digest), id_of(c, "machine", key=key), int(cold)
+def _key(task: Task, target: Target) -> PlaceKey:
+    return task.digest, target.key(), target.is_cold

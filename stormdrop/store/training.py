@@ -1,84 +1,119 @@
 """Training data of a cost model: features and seconds of a machine's trials, over all tasks.
 
 Features contain the estimate and its terms. Features from another calibration or another version are computed anew,
-from the trial's schedule.
+from the trial's schedule. Beyond a limit, the trials are a stratified sample over all tasks.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.errors import StormdropError, UserError
+from stormdrop.ir.tensor import Task
 from stormdrop.space.judge import judge_of
-from stormdrop.space.rules import RULES
-from stormdrop.store.measured import by_sketch, trials_of
+from stormdrop.space.rules import RULES, Rule
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch, replay
+from stormdrop.store.database import Connection
 from stormdrop.store.record import group_name
-from stormdrop.store.rows import target_of
-from stormdrop.store.sample import sampled
-from stormdrop.store.sql import id_of
+from stormdrop.store.rows import read, target_of, task_of
+from stormdrop.store.sql import queries
 from stormdrop.target.machine import Target
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """One row for each trial, oldest first. Only seconds of one `group` (a task at a temperature) may be compared."""
+    """One row for each trial, oldest first, but for trials without features that cannot be replayed for new features.
+
+    Only seconds of one `group` (a task at a temperature) may be compared.
+    """
 
     features: NDArray[np.float32]
-    seconds: NDArray[np.float64]
+    seconds: Floats
     """The seconds of each row; NaN if the candidate failed."""
-    group: NDArray[np.int64]
+    group: Ints
     names: tuple[str, ...]
     """The names of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
-    left_out: int
-    """The number of sampled trials left out, since they have no current features and cannot be replayed for new
-    features.
-    """
-    was_recomputed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    """The rows with features computed anew, since another calibration or version judged them when they were
-    measured.
-    """
 
 
-def training(c: sqlite3.Connection, target: Target, limit: int) -> TrainingRows:
-    """Returns trials on a machine, with features as its judge computes them now.
+@dataclass(frozen=True, slots=True)
+class TimedTrial:
+    """One trial; `seconds` is None if it failed."""
 
-    Beyond `limit`, they are a sample over all tasks.
-    """
-    wanted = judge_of(target).features
-    machine = id_of(c, "machine", key=target.key())
-    # The index covers sampling, so only the sampled trials are read from the table.
-    query = "SELECT id, 2 * task_id + cold, seconds FROM trial INDEXED BY trial_best WHERE machine_id = ?"
-    known = sorted(c.execute(query, (machine,)).fetchall())
-    seconds = np.array([k[2] for k in known], np.float64)  # None becomes NaN
-    chosen = {known[k][0] for k in sampled(np.array([k[1] for k in known], np.int64), seconds, limit).tolist()}
-    current = [id for id, text in c.execute("SELECT id, json FROM target") if _judges_alike(text, target)]
-    rows = c.execute(
-        """SELECT CASE WHEN feature_version = ? AND length(features) = ?
-                AND trial.target_id IN (SELECT value FROM json_each(?)) THEN features END,
-            seconds, 2 * task_id + cold, trial.id
-        FROM trial WHERE trial.id IN (SELECT value FROM json_each(?)) ORDER BY trial.id""",
-        (wanted.version, 4 * len(wanted), json.dumps(current), json.dumps(sorted(chosen))),
-    ).fetchall()
-    anew = _computed_anew(c, [row[3] for row in rows if row[0] is None], target)
-    found: list[Any] = [(anew.get(row[3]) if row[0] is None else row[0], *row[1:3], row[0] is None) for row in rows]
-    kept = [row for row in found if row[0] is not None]
-    features = np.frombuffer(b"".join([row[0] or b"" for row in kept]), "<f4").astype(np.float32)
+    task: Task
+    schedule: Schedule
+    cold: bool
+    seconds: float | None
+
+    @property
+    def group(self) -> str:
+        return group_name(self.task.digest, self.cold)
+
+
+@dataclass(frozen=True, slots=True)
+class SketchRows:
+    """Points of one sketch; `places` are the indices of their trials in the sequence given to `by_sketch`."""
+
+    sketch: Sketch
+    points: Ints
+    places: Ints
+
+
+def training(c: Connection, target: Target, limit: int) -> TrainingRows:
+    """Returns trials on a machine, with features as its judge computes them now; at most `limit`."""
+    known = judge_of(target).features
+    ids = sampled_ids(queries.groups_of_trials(c, target.key()), limit)
+    targets = [id for id, text in queries.texts_by_id(c, "target", "json").items() if _judges_alike(text, target)]
+    rows = queries.features_of(c, ids, known.version, len(known), targets)
+    anew = _computed_anew(c, [id for features, *_, id in rows if features is None], target)
+    features_by_id = {id: features for features, *_, id in rows if features is not None} | anew
+    kept = [(features_by_id[id], seconds, key) for _, seconds, key, id in rows if id in features_by_id]
+    features = np.frombuffer(b"".join([row[0] for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
-    digests = dict(c.execute("SELECT id, digest FROM task").fetchall())
+    digests = queries.texts_by_id(c, "task", "digest")
     return TrainingRows(
-        features.reshape(len(kept), len(wanted)),
-        np.array([row[1] for row in kept], dtype=np.float64),
+        features.reshape(len(kept), len(known)),
+        np.array([row[1] for row in kept], dtype=np.float64),  # None becomes NaN
         group.astype(np.int64).reshape(len(kept)),
         tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
-        len(found) - len(kept),
-        np.array([row[3] for row in kept], dtype=bool),
     )
+
+
+def timed_trials(c: Connection, target: Target, limit: int, rules: Sequence[Rule]) -> list[TimedTrial]:
+    """Returns timed trials of a machine that were not stopped early; at most `limit`."""
+    return list(trials_of(c, sampled_ids(queries.groups_of_timed_trials(c, target.key(), rules), limit)).values())
+
+
+def trials_of(c: Connection, ids: Sequence[int]) -> dict[int, TimedTrial]:
+    """Returns trials by id, in ascending order; trials that this version cannot read are left out."""
+    trials: dict[int, TimedTrial] = {}
+    for id, text, schedule, cold, seconds in queries.schedules_of(c, ids):
+        try:
+            task = task_of(text)
+            trials[id] = TimedTrial(task, read("schedule", Schedule.from_json, schedule).of(task), bool(cold), seconds)
+        except UserError:
+            continue
+    return trials
+
+
+def by_sketch(trials: Sequence[TimedTrial], target: Target, rules: Sequence[Rule]) -> Iterable[SketchRows]:
+    """Returns the replayable trials, sketch by sketch, on the target at the trials' temperatures."""
+    sketches: dict[tuple[Sketch, bool], list[tuple[int, Ints]]] = {}
+    for k, trial in enumerate(trials):
+        try:
+            sketch, point = replay(trial.task, trial.schedule, target.with_cold_weights(trial.cold), rules)
+        except StormdropError:
+            continue
+        sketches.setdefault((sketch, trial.cold), []).append((k, point))
+    for (sketch, _), rows in sketches.items():
+        yield SketchRows(sketch, np.stack([point for _, point in rows]), np.array([k for k, _ in rows]))
 
 
 def _judges_alike(text: str, target: Target) -> bool:
@@ -89,12 +124,51 @@ def _judges_alike(text: str, target: Target) -> bool:
         return False
 
 
-def _computed_anew(c: sqlite3.Connection, ids: list[int], target: Target) -> dict[int, bytes]:
+def _computed_anew(c: Connection, ids: list[int], target: Target) -> dict[int, bytes]:
     """Returns features by the id of the trial, without trials that cannot be replayed."""
     trials = trials_of(c, ids)
-    found: dict[int, bytes] = {}
+    features: dict[int, bytes] = {}
     names = list(trials)
     for rows in by_sketch(list(trials.values()), target, RULES):
         matrix = rows.sketch.features(rows.points).astype("<f4")
-        found |= {names[k]: row.tobytes() for k, row in zip(rows.places.tolist(), matrix) if np.isfinite(row).all()}
-    return found
+        features |= {names[k]: row.tobytes() for k, row in zip(rows.places.tolist(), matrix) if np.isfinite(row).all()}
+    return features
+
+
+# ---- the sample ------------------------------------------------------------------------------------------------------
+
+
+def sampled_ids(trials: Sequence[tuple[int, int, float | None]], limit: int) -> list[int]:
+    """Returns the ids of at most `limit` trials, each given by id, group and seconds."""
+    groups = np.array([group for _, group, _ in trials], np.int64)
+    seconds = np.array([seconds for *_, seconds in trials], np.float64)  # None becomes NaN
+    return [trials[k][0] for k in sampled(groups, seconds, limit).tolist()]
+
+
+def sampled(group: Ints, seconds: Floats, limit: int) -> Ints:
+    """Returns the places of at most `limit` rows, in order.
+
+    Of each group these are the fastest row, and rows spread evenly over its age. `seconds` are NaN for failures.
+    """
+    if len(group) <= limit:
+        return np.arange(len(group))
+    _, group, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    chosen: list[Ints] = []
+    for g, quota in enumerate(quotas(sizes, limit).tolist()):
+        rows = np.flatnonzero(group == g)
+        spread = rows[np.linspace(0, len(rows) - 1, quota).round().astype(np.int64)]
+        if quota and np.isfinite(seconds[rows]).any():
+            fastest = rows[np.nanargmin(seconds[rows])]
+            spread[np.abs(spread - fastest).argmin()] = fastest
+        chosen.append(spread)
+    return np.sort(np.concatenate(chosen))
+
+
+def quotas(sizes: Ints, limit: int) -> Ints:
+    """Returns the number of rows of each group, `limit` in all: a small group whole, large groups in equal numbers."""
+    rows = np.zeros_like(sizes)
+    left = min(limit, int(sizes.sum()))
+    for done, k in enumerate(np.argsort(sizes, kind="stable").tolist()):
+        rows[k] = min(int(sizes[k]), left // (len(sizes) - done))
+        left -= int(rows[k])
+    return rows

@@ -10,24 +10,21 @@ machine, temperature, model) holds, by row id.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from stormdrop.ir.tensor import Task
 from stormdrop.space.schedule import Schedule
+from stormdrop.store.database import StoreError
 from stormdrop.store.record import Record, Versions
-from stormdrop.store.rows import SharedRow, StoreError, compact, is_duration, read, target_of, target_text, text
-from stormdrop.store.rows import task_columns as columns_of
+from stormdrop.store.rows import VerdictRow, columns_of, fields_of, is_duration, text
 from stormdrop.target.machine import Target
 
 Provenance = Literal["measured", "imported", "migrated"]
-"""The source of a verdict: decided by this installation; read from a file of lines; made of a verified record of a
-store without verdicts.
-"""
+"""The source of a verdict: this installation, a file of lines, or a verified record of a store without verdicts."""
 NO_CHALLENGER = "no challenger"
 """The method of a verdict for an incumbent that nothing seemed faster than."""
 VERIFIED_RECORD = "verified record"
 """The method of a verdict that was made of a verified record: nothing challenged it, and it may be the default."""
-PROOF_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,50 +57,12 @@ class Verdict:
     """Unix time, by the wall clock, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictRow(SharedRow):
-    cold: int
-    schedule: str
-    seconds: float
-    against: str
-    against_seconds: float
-    method: str
-    rounds: int
-    proof: str
-    code: str
-    model: str
-    provenance: str
-    is_timing_old: int
-    created: float
-
-
 def verdict_row(verdict: Verdict) -> VerdictRow:
     """Returns the row of a verdict. Raises StoreError if its times are not numbers."""
-    v, versions = verdict, verdict.versions
-    if not (is_duration(v.seconds) and is_duration(v.against_seconds)):
-        told = f"it took {v.seconds} s against {v.against_seconds} s"
-        raise StoreError(f"a verdict on {text(v.task.name)} cannot be kept: {told}")
-    return VerdictRow(
-        *columns_of(v.task),
-        v.target.key(),
-        target_text(v.target),
-        versions.stormdrop,
-        versions.llvm,
-        versions.features,
-        int(v.target.is_cold),
-        compact(v.schedule.to_json()),
-        float(v.seconds),
-        compact(v.against.to_json()),
-        float(v.against_seconds),
-        text(v.method),
-        v.rounds,
-        text(v.proof, PROOF_CHARACTERS),
-        v.code,
-        v.model,
-        v.provenance,
-        int(v.is_timing_old),
-        float(v.created),
-    )
+    if not (is_duration(verdict.seconds) and is_duration(verdict.against_seconds)):
+        figures = f"it took {verdict.seconds} s against {verdict.against_seconds} s"
+        raise StoreError(f"a verdict on {text(verdict.task.name)} cannot be kept: {figures}")
+    return VerdictRow(**columns_of(verdict))
 
 
 def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
@@ -111,40 +70,26 @@ def verdict_of(row: VerdictRow, task: Task, target: Target) -> Verdict:
 
     Raises UserError for a schedule that this version cannot read.
     """
-    found: Any = row.provenance if row.provenance in get_args(Provenance) else "imported"
-    return Verdict(
-        task,
-        target_of(row.target_json, target).with_cold_weights(bool(row.cold)),
-        read("schedule", Schedule.from_json, row.schedule).of(task),
-        row.seconds,
-        read("schedule", Schedule.from_json, row.against).of(task),
-        row.against_seconds,
-        row.method,
-        row.rounds,
-        row.proof,
-        Versions(row.stormdrop, row.llvm, row.feature_version),
-        row.code,
-        row.model,
-        found,
-        bool(row.is_timing_old) or found == "migrated",  # by whom it was timed is not known
-        row.created,
-    )
+    fields = fields_of(Verdict, row, task, target)
+    fields["provenance"] = provenance = row.provenance if row.provenance in get_args(Provenance) else "imported"
+    fields["is_timing_old"] |= provenance == "migrated"  # the version that timed it is unknown
+    return Verdict(**fields)
 
 
 def imported_verdict(record: Record, seconds: float) -> Verdict:
     """Returns the verdict of another installation's verified record: a schedule to begin from, unused by compiling."""
     return Verdict(
-        record.task,
-        record.target,
-        record.schedule,
-        seconds,
-        record.schedule,
-        seconds,
-        VERIFIED_RECORD,
-        0,
-        "as whoever wrote the line says",
-        record.versions,
-        "",
+        task=record.task,
+        target=record.target,
+        schedule=record.schedule,
+        seconds=seconds,
+        against=record.schedule,
+        against_seconds=seconds,
+        method=VERIFIED_RECORD,
+        rounds=0,
+        proof="as whoever wrote the line says",
+        versions=record.versions,
+        code="",
         provenance="imported",
         created=record.created,
     )

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.space.features import FeatureSet, widened
-from stormdrop.store.sample import sampled
+from stormdrop.store.training import sampled
 
 if TYPE_CHECKING:
     from lightgbm import Booster

@@ -221,14 +221,14 @@ def mutated(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rn
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SharedKnobs:
     """The knobs that two spaces have in common: their columns in the destination space and in the source space."""
 
     to: Rows
     source: Rows
 
 
-def linked(to: Genome, source: Genome) -> Link | None:
+def linked(to: Genome, source: Genome) -> SharedKnobs | None:
     """Returns the knobs that `to` and `source` share by name; None if they are less than half of the knobs that can
     move.
     """
@@ -236,10 +236,10 @@ def linked(to: Genome, source: Genome) -> Link | None:
     common = np.array([k for k in to.live if to.names[k] in at], dtype=np.int64)
     if not len(common) or 2 * len(common) < len(to.live):
         return None
-    return Link(common, np.array([at[to.names[k]] for k in common], dtype=np.int64))
+    return SharedKnobs(common, np.array([at[to.names[k]] for k in common], dtype=np.int64))
 
 
-def moved(to: Genome, rows: Rows, donors: Points, link: Link) -> Rows:
+def moved(to: Genome, rows: Rows, donors: Points, link: SharedKnobs) -> Rows:
     """Returns rows of one space with the values of another's points for knobs of both, at the nearest choices."""
     rows = rows.copy()
     shape = (len(rows), len(link.to))

@@ -22,8 +22,7 @@ from stormdrop.device.arrays import random_inputs
 from stormdrop.graph.index_ranges import index_ranges
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.race import race
-from stormdrop.measure.stopwatch import Runs
+from stormdrop.measure.stopwatch import Runs, race
 from stormdrop.model.model import Model
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rules import RULES, Rule

@@ -70,8 +70,7 @@ def failed(*args: object, code: int = 1) -> str:
     return done.stderr
 
 
-# ---- looking
-# -----------------------------------------------------------------------------------------------------------
+# ---- looking ---------------------------------------------------------------------------------------------------------
 
 
 def test_help_of_every_command_has_examples() -> None:
@@ -135,19 +134,8 @@ def test_ls_has_one_line_for_each_task_machine_and_temperature(path: Path) -> No
     lines = good("ls", "--store", path).splitlines()
     assert len(lines) == 6
     assert lines[-1].startswith("?: a single trial")
-    assert lines[0].split() == [
-        "task",
-        "digest",
-        "class",
-        "target",
-        "temperature",
-        "trials",
-        "failed",
-        "best",
-        "GFLOP/s",
-        "verdict",
-        "when",
-    ]
+    titles = "task digest class target temperature trials failed best GFLOP/s verdict when"
+    assert lines[0].split() == titles.split()
     warm, cold = (line for line in lines if HERE.key() in line and small_task().digest[:8] in line)
     assert warm.startswith(NAME)
     assert small_task().class_key[:8] in warm
@@ -182,16 +170,8 @@ def test_size_counts_trials_and_tasks(path: Path) -> None:
 def test_best_prints_the_schedule_and_its_figures(path: Path) -> None:
     text = good("best", NAME, "--store", path, "--cold")
     best = make_records(1, cold=True)[0].schedule
-    for part in (
-        NAME,
-        HERE.key(),
-        "cold",
-        "schedule",
-        str(best.steps[0]),
-        "400 µs",
-        "compared with the reference",
-        "tiny.onnx",
-    ):
+    figures = "schedule", str(best.steps[0]), "400 µs", "compared with the reference"
+    for part in (NAME, HERE.key(), "cold", "tiny.onnx", *figures):
         assert part in text
     assert good("best", small_task().digest[:6], "--store", path, "--cold") == text
     assert good("best", NAME, "--store", path).count("\nschedule\n") == 3
@@ -273,8 +253,7 @@ def test_names_are_printed_as_text(tmp_path: Path) -> None:
     assert json.loads(good("ls", "--store", path, "--json"))["tasks"][0]["name"] == nasty
 
 
-# ---- files that are no stores
-# ------------------------------------------------------------------------------------------
+# ---- files that are no stores ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -318,8 +297,7 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert "Traceback" not in done.output
 
 
-# ---- moving
-# ------------------------------------------------------------------------------------------------------------
+# ---- moving ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -410,8 +388,7 @@ def test_an_export_that_cannot_be_written_is_one_line(path: Path, tmp_path: Path
     assert "cannot be written" in failed("export", tmp_path / "no" / "folder" / "x.jsonl", "--store", path)
 
 
-# ---- tidying
-# -----------------------------------------------------------------------------------------------------------
+# ---- tidying ---------------------------------------------------------------------------------------------------------
 
 
 def test_prune_by_size_and_by_age(path: Path) -> None:
@@ -437,24 +414,6 @@ def test_the_command_works_as_a_process_with_a_closed_pipe(path: Path) -> None:
 # ---- donors ----------------------------------------------------------------------------------------------------------
 
 
-def test_donors_shows_whose_schedules_would_help_a_model(tmp_path: Path, path: Path) -> None:
-    """The convolution of another model, which has more channels, helps this one's."""
-    (tmp_path / "other").mkdir()
-    model, target = conv(tmp_path), detect(1)
-    other = next(u.task for u in tasks_of(load(conv(tmp_path / "other", 24))).tasks if "Conv" in u.task.name)
-    with Store.open(path) as store:
-        store.add([replace(legal_records(1, other, target)[0], verified=True, model="wider")])
-    asked = ("donors", model, "--store", path, "--threads", 1)
-    assert "of wider" in good(*asked)
-    helped = [task for task in json.loads(good(*asked, "--json"))["tasks"] if task["donors"]]
-    assert [task["label"] for task in helped] == [other.name]
-    (donor,) = helped[0]["donors"]
-    assert (donor["key"], donor["model"], donor["equal"]) == ("class", "wider", True)
-    assert donor["distance"] > 0.5
-    assert "models are: tiny.onnx, wider" in failed(*asked, "--donor", "nobody")
-    assert "nothing of a model or machine 'nobody'" in run(*asked, "--donor", "wider", "--donor", "nobody").stderr
-
-
 def wider(tmp_path: Path, path: Path) -> tuple[Path, Task]:
     """A model, and the convolution of another one that the store has tuned, which has more channels."""
     (tmp_path / "other").mkdir()
@@ -464,6 +423,20 @@ def wider(tmp_path: Path, path: Path) -> tuple[Path, Task]:
         store.add([replace(winner, verified=True, model="wider"), replace(loser, model="wider")])
         store.add_verdicts([make_verdict(winner, loser)])
     return conv(tmp_path, 8), other
+
+
+def test_donors_shows_whose_schedules_would_help_a_model(tmp_path: Path, path: Path) -> None:
+    """The convolution of another model, which has more channels, helps this one's."""
+    model, other = wider(tmp_path, path)
+    asked = ("donors", model, "--store", path, "--threads", 1)
+    assert "of wider" in good(*asked)
+    helped = [task for task in json.loads(good(*asked, "--json"))["tasks"] if task["donors"]]
+    assert [task["label"] for task in helped] == [other.name]
+    (donor,) = helped[0]["donors"]
+    assert (donor["key"], donor["model"], donor["equal"]) == ("class", "wider", True)
+    assert donor["distance"] > 0.5
+    assert "models are: tiny.onnx, wider" in failed(*asked, "--donor", "nobody")
+    assert "nothing of a model or machine 'nobody'" in run(*asked, "--donor", "wider", "--donor", "nobody").stderr
 
 
 def test_donors_lists_classes_and_the_models_that_would_help(tmp_path: Path, path: Path) -> None:

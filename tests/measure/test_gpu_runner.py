@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +15,13 @@ from stormdrop.device.artifact import Artifact, BufferSpec
 from stormdrop.device.host import detect
 from stormdrop.measure import worker
 from stormdrop.measure.measurer import HandWritten, Measurer
-from stormdrop.measure.process import RequestFailed
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.worker import RunnerRole, answer
 from stormdrop.target.gpu import gpu
 from stormdrop.target.scope import Scope
 from tests.support.fake_cuda import FakeCudaDevice, as_launched
+from tests.support.workers import MemoryLink
 
 N = 64
 QUICK = MeasureSettings(min_seconds=1e-4, sample_points=16)
@@ -115,53 +114,31 @@ def test_a_fault_of_the_gpu_ends_the_process_and_other_errors_do_not(device: Fak
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in reply["failure"]["message"]
 
 
-# ---- the measurer, whose runner is scripted -------------------------------------------------------------------------
+# ---- the measurer, with scripted workers ----------------------------------------------------------------------------
 
 
-class ScriptedWorker:
-    """In place of both kinds of worker: builds what it is given, times it as its name says."""
+def test_candidates_for_a_gpu_are_timed_in_their_order_while_others_are_built() -> None:
+    bests: list[float | None] = []
 
-    pid = 1
+    def scripted(request: dict[str, Any]) -> dict[str, Any]:
+        """Builds any text but one, and times a kernel as its text says."""
+        match request:
+            case {"op": "build", "text": "broken"}:
+                return {"failure": {"kind": "build", "message": "broken"}}
+            case {"op": "build", "text": text}:
+                return {"artifact": {"seconds": float(text)}, "seconds": 0.0}
+            case {"op": "time", "artifact": {"seconds": seconds}, "best": best}:
+                bests.append(best)
+                return {"seconds": seconds, "spread": 0.0, "runs": 1, "stopped_early": False, "samples": [seconds]}
+            case _:
+                return {}
 
-    def __init__(self, role: str, *_: object) -> None:
-        self.role, self.lane = role, ThreadPoolExecutor(1)
-
-    def prepare(self, task: object) -> None: ...
-
-    def ask(self, task: object, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        if request["op"] == "build":
-            if request["text"] == "broken":
-                raise worker_failure("build", "broken")
-            return {"artifact": {"seconds": float(request["text"])}, "seconds": 0.0}
-        found = request["artifact"]["seconds"]
-        BESTS.append(request["best"])
-        return {"seconds": found, "spread": 0.0, "runs": 1, "stopped_early": False, "samples": [found]}
-
-    def kill(self) -> None: ...
-    def close(self) -> None:
-        self.lane.shutdown()
-
-    def retire(self) -> None: ...
-
-
-BESTS: list[float | None] = []
-
-
-def worker_failure(kind: Any, message: str) -> Exception:
-    return RequestFailed(kind, message)
-
-
-def test_candidates_for_a_gpu_are_timed_in_their_order_while_others_are_built(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("stormdrop.measure.measurer.Worker", ScriptedWorker)
-    BESTS.clear()
     like = Artifact(b"", (), ())
     texts = ["3", "2", "broken", "5", "1", "4"]
-    with Measurer(gpu(), builders=2) as measurer:
+    with Measurer(gpu(), builders=2, connect=lambda: MemoryLink(scripted)) as measurer:
         results = measurer.measure(doubling(), [HandWritten(text, like) for text in texts])
         assert measurer.measure(doubling(), []) == []
     seconds = [r.seconds if isinstance(r, Timing) else None for r in results]
     assert seconds == [3, 2, None, 5, 1, 4]
     assert isinstance(results[2], Failure)
-    assert BESTS == [None, 3, 2, 2, 1]
+    assert bests == [None, 3, 2, 2, 1]

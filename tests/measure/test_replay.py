@@ -51,8 +51,7 @@ def some_schedule(finite: bool = True) -> tuple[Schedule, float]:
     return space.schedule(space.points[row]), float(space.seconds[row])
 
 
-# ---- spaces
-# ------------------------------------------------------------------------------------------------------------
+# ---- spaces ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_combination_of_choices_is_a_row_or_was_illegal(space: TableSpace) -> None:
@@ -120,8 +119,7 @@ def test_spaces_are_ranked_as_sketches_are() -> None:
         assert seconds == pytest.approx(float(space.prior(point[None, :])[0]))
 
 
-# ---- measuring
-# ---------------------------------------------------------------------------------------------------------
+# ---- measuring -------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_takes_what_was_recorded() -> None:
@@ -189,8 +187,7 @@ def test_without_noise_rounds_and_proof_say_what_was_recorded() -> None:
         assert set(result.samples) == {seconds}
 
 
-# ---- files
-# -------------------------------------------------------------------------------------------------------------
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -267,8 +264,7 @@ def test_a_table_of_failures_has_no_optimum() -> None:
         _ = nothing.optimum
 
 
-# ---- grids
-# -------------------------------------------------------------------------------------------------------------
+# ---- grids -----------------------------------------------------------------------------------------------------------
 
 
 def test_choices_are_spread_and_hold_the_home() -> None:
@@ -301,8 +297,7 @@ def test_a_chosen_grid_holds_its_home_and_about_the_wanted_points() -> None:
     assert np.isnan(space.seconds).all()
 
 
-# ---- recording
-# ---------------------------------------------------------------------------------------------------------
+# ---- recording -------------------------------------------------------------------------------------------------------
 
 
 class Stopping(TableMeasurer):

@@ -15,7 +15,7 @@ from stormdrop.cli.main import main
 from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.device import peak
 from stormdrop.doctor import calibrate
-from stormdrop.measure.race import Runs, race
+from stormdrop.measure.stopwatch import Runs, race
 from stormdrop.tuning import in_model
 from tests.support.tiny_onnx import conv
 

@@ -19,6 +19,7 @@ from stormdrop.store.verdict import NO_CHALLENGER, Verdict
 from stormdrop.target.machine import Target
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, make_verdict, small_task
+from tests.support.stores import verdict_rows
 
 WANTED = small_task(64)
 
@@ -135,10 +136,6 @@ def winners(store: Store) -> list[tuple[Schedule, str]]:
     return found
 
 
-def rows(store: Store) -> int:
-    return store._database.read(lambda c: int(c.execute("SELECT count(*) FROM verdict").fetchone()[0]))
-
-
 def test_a_winner_that_nothing_challenged_later_is_still_a_winner() -> None:
     winner, default, other = legal_records(3)
     with Store.in_memory() as store:
@@ -147,10 +144,10 @@ def test_a_winner_that_nothing_challenged_later_is_still_a_winner() -> None:
             store.add_verdicts([unchallenged(winner)])
             assert winners(store) == [(winner.schedule, NO_CHALLENGER)]
             assert store.verdict(small_task(), HERE) == unchallenged(winner)
-        assert rows(store) == 2  # the one that holds, and the win that it confirms
+        assert verdict_rows(store) == 2  # the one that holds, and the win that it confirms
         store.add_verdicts([make_verdict(other, winner)])
         assert winners(store) == [(other.schedule, "duel")]
-        assert rows(store) == 1
+        assert verdict_rows(store) == 1
 
 
 def test_a_default_that_nothing_challenged_is_no_winner_whatever_won_elsewhere() -> None:

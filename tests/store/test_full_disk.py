@@ -13,15 +13,15 @@ from click.testing import CliRunner
 
 from stormdrop.base.errors import UserError
 from stormdrop.cli.main import main
-from stormdrop.store import database, opening
+from stormdrop.store import sqlite
 from stormdrop.store.database import StoreFull
-from stormdrop.store.evict import Pruning, prune_file
+from stormdrop.store.evict import prune_file
 from stormdrop.store.store import Store
 from tests.support.records import HERE, make_records, small_task
 from tests.support.remarks import remarks
 
 KNOWN = small_task(), HERE
-SMALL = Pruning(max_bytes=100_000)
+SMALL = 100_000
 
 
 @pytest.fixture(params=["injected", "tmpfs"])
@@ -69,12 +69,11 @@ class _NoRoom(sqlite3.Connection):
         super().backup(target)
 
 
-_connect = database.connect
+_connect = sqlite.connect
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, connect: Callable[[str], sqlite3.Connection]) -> None:
-    for module in (database, opening):
-        monkeypatch.setattr(module, "connect", connect)
+    monkeypatch.setattr(sqlite, "connect", connect)
 
 
 def _opened_on_a_full_disk(uri: str) -> sqlite3.Connection:
@@ -123,7 +122,7 @@ def test_a_log_that_cannot_be_merged_is_named(tmp_path: Path, monkeypatch: pytes
             raise error
 
         pretend(monkeypatch, _opened_on_a_full_disk)
-        monkeypatch.setattr(database, "_lock_in_place", full)
+        monkeypatch.setattr(sqlite, "_lock_in_place", full)
         with pytest.raises(StoreFull, match=r"s\.sqlite-wal must be merged into it first") as told:
             prune_file(path, SMALL)
         assert "prune" not in str(told.value)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from stormdrop.space.sketch import replay
 from stormdrop.store.lines import LINE_BYTES, read_lines
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.store import Filters, Imported, Store
+from tests.replay.files import STORE
+from tests.support.lines import changed, exported, imported
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, failure, legal_records, make_records, small_task, timing
 
@@ -37,11 +41,7 @@ def variety() -> list[Record]:
         replace(records[0], result=failure('a "quoted"\n\x1b[31m message ü \x00 end')),
         replace(records[1], result=Failure("schedule", "too many registers"), features=None),
         replace(
-            records[2],
-            target=HERE.with_cold_weights(True),
-            verified=True,
-            model="a/b [red]c[/].onnx",
-            seed=2**100,
+            records[2], target=HERE.with_cold_weights(True), verified=True, model="a/b [red]c[/].onnx", seed=2**100
         ),
         replace(records[3], result=Timing(1.5e-7, 0.0, 3, 0.0, True)),
         replace(records[4], versions=Versions("9.9", "99.0", 77)),
@@ -55,19 +55,6 @@ def variety() -> list[Record]:
     ]
 
 
-def exported(store: Store, wanted: Filters | None = None) -> list[str]:
-    file = io.StringIO()
-    count = store.export(file, wanted)
-    lines = file.getvalue().splitlines()
-    assert len(lines) == count
-    return lines
-
-
-def imported(store: Store, lines: list[str] | bytes, foreign: bool = False) -> Imported:
-    content = lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode()
-    return store.import_(io.BytesIO(content), HERE, foreign)
-
-
 @cache
 def good_lines() -> tuple[str, ...]:
     with Store.in_memory() as store:
@@ -75,8 +62,7 @@ def good_lines() -> tuple[str, ...]:
         return tuple(exported(store))
 
 
-# ---- out and in again
-# --------------------------------------------------------------------------------------------------
+# ---- out and in again ------------------------------------------------------------------------------------------------
 
 
 def test_an_import_into_an_empty_store_exports_the_same_lines(tmp_path: Path) -> None:
@@ -90,6 +76,14 @@ def test_an_import_into_an_empty_store_exports_the_same_lines(tmp_path: Path) ->
         assert best[0] is not None
         assert best[1] is not None
         assert best[0].schedule == best[1].schedule
+
+
+def test_a_recorded_store_exports_the_same_bytes(tmp_path: Path) -> None:
+    """Lines never change: other installations have them."""
+    with Store.open(Path(shutil.copy(STORE, tmp_path))) as store:
+        lines = exported(store)
+        digest = sha256("".join(line + "\n" for line in lines).encode()).hexdigest()
+        assert (len(lines), digest[:16]) == (81, "278a576a0024b84b")
 
 
 def test_duplicates_are_skipped_and_counted() -> None:
@@ -160,17 +154,7 @@ def test_other_tools_may_reorder_and_reformat_a_line() -> None:
         assert exported(store) == list(good_lines())
 
 
-# ---- what stays out
-# ----------------------------------------------------------------------------------------------------
-
-
-def changed(*path: str | int, to: Any) -> Callable[[Any], None]:
-    def change(data: Any) -> None:
-        for key in path[:-1]:
-            data = data[key]
-        data[path[-1]] = to
-
-    return change
+# ---- what stays out --------------------------------------------------------------------------------------------------
 
 
 def without(*path: str | int) -> Callable[[Any], None]:
@@ -429,8 +413,7 @@ def test_many_refusals_are_counted_and_the_first_are_named() -> None:
         assert [r.line for r in done.refused] == list(range(1, 1001))
 
 
-# ---- anything at all
-# ---------------------------------------------------------------------------------------------------
+# ---- anything at all -------------------------------------------------------------------------------------------------
 
 SCALARS = st.one_of(
     st.none(),

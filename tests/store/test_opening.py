@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,12 +27,14 @@ from stormdrop.measure.result import Timing
 from stormdrop.operators.broadcast import elementwise
 from stormdrop.space.refit import refit
 from stormdrop.space.sketch import replay
-from stormdrop.store import schema
-from stormdrop.store.database import Database
+from stormdrop.store import sqlite
 from stormdrop.store.rows import target_text
+from stormdrop.store.sql import schema
+from stormdrop.store.sqlite import SqliteDatabase
 from stormdrop.store.store import Filters, Store, StoreError, default_path
 from tests.support.records import HERE, VERSIONS, legal_records, make_records, make_verdict, small_task
 from tests.support.remarks import remarks
+from tests.support.stores import connection_of
 
 KNOWN = small_task(), HERE
 
@@ -47,8 +50,7 @@ def filled(path: Path, count: int = 50) -> Path:
     return path
 
 
-# ---- places that cannot be written
-# -------------------------------------------------------------------------------------
+# ---- places that cannot be written -----------------------------------------------------------------------------------
 
 
 def test_the_default_place_is_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +96,7 @@ def test_a_link_to_nothing_makes_no_file_elsewhere(
         assert store.is_memory
     assert "is a link to" in " ".join(remarks(recwarn))
     assert not elsewhere.exists()
-    database = Database(path)  # nor where the link is made after we looked
+    database = SqliteDatabase(path)  # nor where the link is made after we looked
     with pytest.raises(StoreError, match="unable to open"):
         database.read(lambda c: None)
     assert not elsewhere.exists()
@@ -152,8 +154,7 @@ def test_a_read_only_store_is_read_and_its_additions_stay_in_memory(mode: int) -
         assert path.read_bytes() == content
 
 
-# ---- files that are not stores
-# -----------------------------------------------------------------------------------------
+# ---- files that are not stores ---------------------------------------------------------------------------------------
 
 
 def refused(path: Path, match: str) -> None:
@@ -232,7 +233,7 @@ def test_a_store_that_lacks_a_column_is_left_alone(path: Path) -> None:
 def test_damage_found_later_is_an_error_of_ours(path: Path) -> None:
     with Store.open(path) as store:
         store.add(make_records(400))
-        connection = store._database.connection()
+        connection = connection_of(store)
         (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'trial_best'").fetchone()
         store.close()
         content = bytearray(path.read_bytes())
@@ -273,8 +274,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert store.known(*KNOWN) == 4
 
 
-# ---- earlier versions
-# --------------------------------------------------------------------------------------------------
+# ---- earlier versions ------------------------------------------------------------------------------------------------
 
 FIRST_VERSION = """
 CREATE TABLE task (
@@ -325,31 +325,10 @@ def first_version(path: Path, count: int = 30) -> None:
             assert isinstance(r.result, Timing)
             assert r.features is not None
             schedule = json.dumps({**r.schedule.to_json(), "class": OLD_CLASS}, separators=(",", ":"))
-            row = (
-                k,
-                1,
-                1,
-                1,
-                1,
-                0,
-                0,
-                r.strategy,
-                str(r.seed),
-                r.number,
-                r.elapsed,
-                r.model,
-                r.created,
-                r.result.seconds,
-                r.result.spread,
-                r.result.runs,
-                r.result.build_seconds,
-                0,
-                None,
-                None,
-                r.features.tobytes(),
-                schedule,
-                np.array(r.result.samples).tobytes(),
-            )
+            origin = r.strategy, str(r.seed), r.number, r.elapsed, r.model, r.created
+            timed = r.result.seconds, r.result.spread, r.result.runs, r.result.build_seconds, 0, None, None
+            samples = np.array(r.result.samples).tobytes()
+            row = k, 1, 1, 1, 1, 0, 0, *origin, *timed, r.features.tobytes(), schedule, samples
             raw.execute(insert, row)
         failed = (
             "UPDATE trial SET seconds = NULL, spread = NULL, runs = NULL, failure = 'crash', "
@@ -396,7 +375,7 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(path: Path, tmp_path
         assert [d.kinship.key for d in store.donors(*KNOWN)] == ["class"]
     with closing(sqlite3.connect(path)) as raw, Store.open(tmp_path / "new.sqlite") as new:
         assert raw.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
-        fresh = new._database.connection()
+        fresh = connection_of(new)
         tables = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name"
         shapes = [[(name, " ".join(sql.split())) for name, sql in c.execute(tables)] for c in (raw, fresh)]
         assert shapes[0] == shapes[1]
@@ -498,8 +477,7 @@ def test_a_store_upgraded_by_somebody_else_is_not_written_any_more(path: Path) -
             assert raw.execute("SELECT count(*) FROM trial").fetchone() == (2,)
 
 
-# ---- journals
-# ----------------------------------------------------------------------------------------------------------
+# ---- journals --------------------------------------------------------------------------------------------------------
 
 
 def test_the_log_is_written_ahead(path: Path) -> None:
@@ -508,23 +486,69 @@ def test_the_log_is_written_ahead(path: Path) -> None:
         assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+def without_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes SQLite open files as on a file system without shared memory, and so without a write-ahead log."""
+    connect = sqlite.connect
+
+    def connect_without(uri: str) -> sqlite3.Connection:
+        return connect(f"{uri}&vfs=unix-dotfile" if "?" in uri else uri)
+
+    monkeypatch.setattr(sqlite, "connect", connect_without)
+
+
 def test_a_file_system_without_a_write_ahead_log_has_a_rollback_journal(
-    path: Path, recwarn: pytest.WarningsRecorder
+    path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    with Store.open(path, vfs="unix-dotfile") as store:
+    without_log(monkeypatch)
+    with Store.open(path) as store:
         store.add(make_records(5))
         store.close()
         store.add(make_records(5))
         assert store.known(*KNOWN) == 10
-        assert store._database.connection().execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert connection_of(store).execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert store.integrity() == []
     (warning,) = remarks(recwarn)
     assert "rollback journal" in warning
 
 
-def test_a_transaction_that_was_killed_in_a_rollback_journal_is_undone(path: Path, tmp_path: Path) -> None:
-    with Store.open(path, vfs="unix-dotfile") as store:
-        store.add(make_records(20))
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_BUSY])
+def test_a_file_system_without_locks_is_named_and_the_store_lives_in_memory(
+    path: Path, code: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Some file systems refuse locks with an error of their own, others as if a process held the lock."""
+    filled(path, 5)
+
+    class NoLocks(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            raise error
+
+        def backup(self, target: sqlite3.Connection, **options: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            self.execute("PRAGMA user_version")
+
+    def refuse(uri: str) -> sqlite3.Connection:
+        is_locked = "memory" not in uri and "immutable" not in uri
+        return sqlite3.connect(uri, uri=True, factory=NoLocks) if is_locked else connect(uri)
+
+    connect = sqlite.connect
+    monkeypatch.setattr(sqlite, "connect", refuse)
+    monkeypatch.setattr(sqlite, "PATIENCE_SECONDS", 0.0)
+    with Store.open(path) as store:
+        assert store.is_memory
+        assert store.known(*KNOWN) == 5
+    (warning,) = remarks(recwarn)
+    assert "file system without locks" in warning or "file system has no locks" in warning
+    assert "STORMDROP_CACHE_DIR on a local disk" in warning
+
+
+def test_a_transaction_that_was_killed_in_a_rollback_journal_is_undone(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        without_log(patch)
+        with Store.open(path) as store:
+            store.add(make_records(20))
     left = tmp_path / "left" / "s.sqlite"
     left.parent.mkdir()
     with closing(sqlite3.connect(path, isolation_level=None)) as raw:
@@ -541,8 +565,7 @@ def test_a_transaction_that_was_killed_in_a_rollback_journal_is_undone(path: Pat
 
 
 def test_a_log_that_was_left_without_its_file_is_not_applied(path: Path) -> None:
-    database = Database(path)
-    with Store(database) as store:
+    with Store(SqliteDatabase(path)) as store:
         store.add(make_records(30))
         log = path.with_name("s.sqlite-wal").read_bytes()
     path.unlink()

@@ -16,8 +16,8 @@ from stormdrop.space.refit import refit
 from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.store import shipped
-from stormdrop.store.opening import copy_of
 from stormdrop.store.shipped import shipped_donors, shipped_file
+from stormdrop.store.sqlite import copy_of
 from stormdrop.store.store import Store
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +20,6 @@ from stormdrop.store.store import Filters, Store, StoreError
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, VERSIONS, failure, make_records, small_task, timing
 from tests.support.remarks import remarks
-
-
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "s.sqlite") if request.param == "file" else Store.in_memory() as opened:
-        yield opened
 
 
 def same(a: Record, b: Record) -> bool:
@@ -186,8 +178,7 @@ def test_adding_nothing_is_allowed(store: Store) -> None:
     assert store.summaries() == []
 
 
-# ---- what the cost model reads
-# -----------------------------------------------------------------------------------------
+# ---- what the cost model reads ---------------------------------------------------------------------------------------
 
 
 def test_training_has_features_seconds_and_groups(store: Store) -> None:
@@ -230,7 +221,6 @@ def test_features_of_another_version_are_computed_anew_and_missing_ones_too(stor
     store.add(make_records(6, target=ELSEWHERE))
     rows = store.training(HERE)
     assert np.array_equal(rows.features, np.stack(features[:8]))
-    assert rows.left_out == 0
 
 
 def test_features_that_another_calibration_judged_are_computed_anew(store: Store) -> None:
@@ -260,7 +250,7 @@ def test_features_that_earlier_nominal_coefficients_judged_are_computed_anew(
     for place in ("coefficients", "cpu"):
         monkeypatch.setattr(f"stormdrop.target.{place}.CPU_COEFFICIENTS", later)
     rows = store.training(replace(target, coefficients=later))
-    assert rows.was_recomputed.all()
+    assert len(rows.features) == 2
     assert not np.array_equal(rows.features[0], wrong)
 
 
@@ -268,7 +258,7 @@ def test_a_trial_whose_schedule_cannot_be_replayed_and_has_no_features_teaches_n
     store.add(make_records(2))
     store.add([replace(of_another_rule(r), features=None) for r in make_records(3)])
     rows = store.training(HERE)
-    assert (len(rows.features), rows.left_out) == (2, 3)
+    assert len(rows.features) == len(rows.seconds) == 2
 
 
 def test_training_beyond_the_limit_is_a_sample_of_all_tasks_in_order(store: Store) -> None:
@@ -289,8 +279,7 @@ def test_training_of_nothing_has_the_right_shapes(store: Store) -> None:
     assert (rows.features.shape, rows.seconds.shape, rows.group.shape) == ((0, len(FEATURES)), (0,), (0,))
 
 
-# ---- what people read
-# --------------------------------------------------------------------------------------------------
+# ---- what people read ------------------------------------------------------------------------------------------------
 
 
 def test_summaries_count_and_name_the_best(store: Store) -> None:
@@ -326,8 +315,7 @@ def test_summaries_can_be_asked_for_by_name_digest_machine_and_temperature(store
     assert len(store.summaries(Filters(target=ELSEWHERE.key()))) == 1
 
 
-# ---- forgetting
-# --------------------------------------------------------------------------------------------------------
+# ---- forgetting ------------------------------------------------------------------------------------------------------
 
 
 def test_beyond_the_cap_the_oldest_go_and_verified_ones_stay(tmp_path: Path) -> None:
@@ -387,14 +375,3 @@ def test_prune_by_age_spares_winners_unless_told(store: Store) -> None:
     assert store.known(small_task(), HERE) == 3
     assert store.prune(older_than=2000.0, winners=True).removed == 1
     assert store.known(small_task(), HERE) == 2
-
-
-def test_integrity_tells_of_a_reference_to_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    with Store.open(path) as store:
-        store.add(make_records(1))
-        assert store.integrity() == []
-        with sqlite3.connect(path) as raw:
-            raw.execute("DELETE FROM target")
-        raw.close()
-        assert len(store.integrity()) == 1

@@ -14,8 +14,9 @@ from stormdrop.compiler.choose import Choice, choice_of
 from stormdrop.compiler.stored import StoredSchedules
 from stormdrop.operators.catalogue import build
 from stormdrop.space.structure import DerivationStep
-from stormdrop.store.store import Filters, Imported, Store
+from stormdrop.store.store import Filters, Store
 from stormdrop.store.verdict import NO_CHALLENGER, VERIFIED_RECORD, Verdict
+from tests.support.lines import changed, exported, imported
 from tests.support.records import ELSEWHERE, HERE, legal_records, make_verdict, small_task, timing
 
 OTHER = build("SFM", (17, 23))
@@ -34,18 +35,6 @@ def variety() -> list[Verdict]:
         replace(won, target=replace(HERE, dram_gbs=123.456).with_threads(1)),
         stayed,
     ]
-
-
-def exported(store: Store, wanted: Filters | None = None) -> list[str]:
-    file = io.StringIO()
-    count = store.export(file, wanted)
-    lines = file.getvalue().splitlines()
-    assert len(lines) == count
-    return lines
-
-
-def imported(store: Store, lines: list[str], foreign: bool = False) -> Imported:
-    return store.import_(io.BytesIO("".join(line + "\n" for line in lines).encode()), HERE, foreign)
 
 
 def lines_of(*verdicts: Verdict) -> list[str]:
@@ -217,14 +206,6 @@ def test_a_verdict_that_is_faster_than_the_machine_can_be_is_refused(name: str) 
         assert store.donors(small_task(64), HERE) == []
 
 
-def test_another_cpus_verdicts_are_kept_if_asked_for() -> None:
-    lines = lines_of(make_verdict(legal_records(1, target=ELSEWHERE)[0]))
-    with Store.in_memory() as store:
-        assert "--foreign" in imported(store, lines).refused[0].reason
-        assert imported(store, lines, foreign=True).kept == 1
-        assert store.verdict(small_task(), HERE, is_imported=True) is None
-
-
 def test_a_verdict_of_an_unknown_rule_is_kept_for_whoever_has_the_rule() -> None:
     verdict = variety()[0]
     steps = (*verdict.schedule.steps, DerivationStep("reverse", 1, "s0"))
@@ -234,15 +215,6 @@ def test_a_verdict_of_an_unknown_rule_is_kept_for_whoever_has_the_rule() -> None
         assert (done.kept, done.absent) == (1, ("reverse 1",))
         assert exported(store) == lines
         assert store.verdict(small_task(), HERE, is_imported=True) is None
-
-
-def changed(*path: str | int, to: Any) -> Callable[[Any], None]:
-    def change(data: Any) -> None:
-        for key in path[:-1]:
-            data = data[key]
-        data[path[-1]] = to
-
-    return change
 
 
 BAD: list[tuple[str, Callable[[Any], None]]] = [

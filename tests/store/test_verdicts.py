@@ -6,7 +6,7 @@ import io
 import math
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +24,7 @@ from tests.replay.test_files import recorded
 from tests.support.own_rules import Reverse
 from tests.support.records import ELSEWHERE, HERE, legal_records, make_records, make_verdict, small_task, timing
 from tests.support.remarks import remarks
-
-
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "s.sqlite") if request.param == "file" else Store.in_memory() as opened:
-        yield opened
+from tests.support.stores import verdict_rows
 
 
 def test_a_verdict_comes_back_as_it_was(store: Store) -> None:
@@ -89,7 +84,7 @@ def test_superseded_verdicts_take_no_room_and_those_that_hold_outlive_all_trials
     store.add(records)
     for record in records:
         store.add_verdicts([make_verdict(record)])
-    assert store._database.connection().execute("SELECT count(*) FROM verdict").fetchone() == (1,)
+    assert verdict_rows(store) == 1
     store.prune(max_bytes=0)
     assert store.known(small_task(), HERE) == 0
     assert store.verdict(small_task(), HERE) == make_verdict(records[-1])

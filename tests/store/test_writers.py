@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.store import database as module
+from stormdrop.store import sqlite as module
 from stormdrop.store.store import Store, StoreBusy, StoreError, StoreFull
 from tests.support.records import HERE, VERSIONS, make_records, small_task, timing
+from tests.support.stores import connection_of
 
 KNOWN = small_task(), HERE
 
@@ -36,8 +37,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
-# ---- several processes
-# -------------------------------------------------------------------------------------------------
+# ---- several processes -----------------------------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -55,17 +55,17 @@ print(store.path)
 """
 
 
-@pytest.mark.parametrize(("vfs", "batches"), [("", 40), ("unix-dotfile", 10)])
-def test_processes_that_write_at_the_same_time_lose_nothing(path: Path, vfs: str, batches: int) -> None:
+def test_processes_that_write_at_the_same_time_lose_nothing(path: Path) -> None:
     """They also make the file at the same time, or find one that another of them is making."""
-    writers = [run(WRITER.replace("open(path)", f"open(path, vfs={vfs!r})"), path, who, batches) for who in range(3)]
+    batches = 40
+    writers = [run(WRITER, path, who, batches) for who in range(3)]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.close()
         writer.stdin = None
     for writer in writers:
         assert ended(writer).strip() == str(path)
-    with Store.open(path, vfs=vfs) as store:
+    with Store.open(path) as store:
         found = store.trials(*KNOWN)
         assert store.integrity() == []
     assert len(found) == 3 * batches * 8
@@ -112,8 +112,7 @@ def test_a_writer_waits_for_another(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert store.known(*KNOWN) == 5
 
 
-# ---- one process, several threads or forks
-# ------------------------------------------------------------------------------
+# ---- one process, several threads or forks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
@@ -178,8 +177,7 @@ def test_a_forked_child_has_a_connection_of_its_own(path: Path) -> None:
         assert store.integrity() == []
 
 
-# ---- killed
-# ------------------------------------------------------------------------------------------------------------
+# ---- killed ----------------------------------------------------------------------------------------------------------
 
 NURSERY = """
 import os, random, signal, sys, time
@@ -223,14 +221,13 @@ def test_killed_writers_lose_at_most_the_batch_in_flight(path: Path) -> None:
     assert len(counts) <= len(acknowledged) + kills  # killed between the commit and the word of it
 
 
-# ---- full
-# --------------------------------------------------------------------------------------------------------------
+# ---- full ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_database_takes_no_half_batch_and_stays_readable(path: Path) -> None:
     with Store.open(path) as store:
         store.add(make_records(50))
-        connection = store._database.connection()
+        connection = connection_of(store)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 3}")
         with pytest.raises(StoreFull, match="cannot grow"):
@@ -250,7 +247,7 @@ from tests.support.records import HERE, make_records, small_task
 limit = int(sys.argv[2])
 batches = [make_records(20, seed=k) for k in range(40)]
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-store = Store.open(Path(sys.argv[1]), vfs=sys.argv[3])
+store = Store.open(Path(sys.argv[1]))
 done = 0
 try:
     for batch in batches:
@@ -269,11 +266,10 @@ print(done)
 """
 
 
-@pytest.mark.parametrize("vfs", ["", "unix-dotfile"])
-def test_a_file_that_may_not_grow_keeps_what_was_acknowledged(path: Path, vfs: str) -> None:
-    done = int(ended(run(LIMITED, path, 300_000, vfs)))
+def test_a_file_that_may_not_grow_keeps_what_was_acknowledged(path: Path) -> None:
+    done = int(ended(run(LIMITED, path, 300_000)))
     assert done > 3
-    with Store.open(path, vfs=vfs) as store:
+    with Store.open(path) as store:
         assert store.integrity() == []
         assert [(r.seed, r.number) for r in store.trials(*KNOWN)] == [
             (k, n + 1) for k in range(done) for n in range(20)
@@ -293,7 +289,7 @@ def test_a_place_too_small_for_a_new_store_is_memory_with_a_warning(path: Path) 
 def test_a_store_that_becomes_unwritable_says_so(path: Path) -> None:
     with Store.open(path) as store:
         store.add(make_records(5))
-        store._database.connection().execute("PRAGMA query_only = ON")
+        connection_of(store).execute("PRAGMA query_only = ON")
         with pytest.raises(StoreError, match="cannot be written"):
             store.add(make_records(5))
         store.add(make_records(5))
@@ -313,7 +309,7 @@ def test_an_interrupted_batch_is_undone(path: Path, monkeypatch: pytest.MonkeyPa
                 raise KeyboardInterrupt
             return seen
 
-        monkeypatch.setattr("stormdrop.store.sql.mark_of", interrupted)
+        monkeypatch.setattr("stormdrop.store.sql.tables.mark_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.add(batch)
         monkeypatch.undo()
@@ -322,8 +318,7 @@ def test_an_interrupted_batch_is_undone(path: Path, monkeypatch: pytest.MonkeyPa
         assert store.known(*KNOWN) == 35
 
 
-# ---- very many
-# ---------------------------------------------------------------------------------------------------------
+# ---- very many -------------------------------------------------------------------------------------------------------
 
 
 def multiply(path: Path, rows: int) -> None:
@@ -350,7 +345,7 @@ def test_many_rows_are_searched_by_index(path: Path) -> None:
         assert store.best(*KNOWN, versions=replace(VERSIONS, llvm="0")) is None
         store.add(make_records(10, seed=3))
         assert store.training(HERE).features.shape == (20_000, 64)
-        connection = store._database.connection()
+        connection = connection_of(store)
         plans: list[str] = []
         connection.set_trace_callback(plans.append)
         store.best(*KNOWN)

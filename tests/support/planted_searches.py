@@ -61,7 +61,7 @@ def storms_without_mutation() -> Generator[None]:
     def same(g: Genome, parents: Rows, operators: Codes, strength: float, rng: Rng) -> Rows:
         return parents.copy()
 
-    def unmoved(to: Genome, rows: Rows, donors: Points, link: evolve.Link) -> Rows:
+    def unmoved(to: Genome, rows: Rows, donors: Points, link: evolve.SharedKnobs) -> Rows:
         return rows
 
     with patch.object(evolve, "mutated", same), patch.object(evolve, "moved", unmoved):

@@ -19,7 +19,7 @@ from stormdrop.compiler.stored import StoredSchedules
 from stormdrop.device.host import detect
 from stormdrop.graph.partition import Partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.race import race
+from stormdrop.measure.stopwatch import race
 from stormdrop.model.image import Port
 from stormdrop.model.profile import Profile, ProfileRow
 from stormdrop.space.default import default_schedule

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
+
+from stormdrop.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The selection of trials, or verdicts; None selects all. `task` is a name or the beginning of a digest, `target` a
-    target's key.
-    """
+    """The selection of trials or verdicts. `task` is a name or the beginning of a digest, `target` a target's key."""
 
     task: str | None = None
     target: str | None = None
@@ -48,9 +47,7 @@ class Summary:
     trials: int
     failed: int
     seconds: float | None
-    """The seconds of the best trial: the best verified trial if there is one, else the fastest that was not stopped
-    early.
-    """
+    """The seconds of the fastest verified trial, else of the fastest trial that was not stopped early."""
     verified: bool
     flops: float
     created: float
@@ -81,16 +78,16 @@ _QUERY = f"""WITH g AS ({_TRIALS}), v AS ({_VERDICTS}),
     ORDER BY coalesce(g.last, 0), v.id"""
 
 
-def summaries(connection: sqlite3.Connection, wanted: Filters) -> list[Summary]:
+def summaries(c: Connection, wanted: Filters) -> list[Summary]:
     """Returns summaries in the order of their last measurements; tasks with nothing but a verdict come first."""
-    found: list[Summary] = []
-    for *columns, method, seconds, against_seconds, is_change, is_old in connection.execute(_QUERY):
+    lines: list[Summary] = []
+    for *columns, method, seconds, against_seconds, is_change, is_old in c.execute(_QUERY):
         digest, name, class_key, target, cold, trials, failed, best, verified, flops, created = columns
         decided = method, seconds, against_seconds, bool(is_change), bool(is_old)
         verdict = None if method is None else VerdictSummary(*decided)
         counts = trials, failed, best, bool(verified), flops, created
-        found.append(Summary(digest, name, class_key, target, bool(cold), *counts, verdict))
-    return [s for s in found if _is_wanted(s, wanted)]
+        lines.append(Summary(digest, name, class_key, target, bool(cold), *counts, verdict))
+    return [s for s in lines if _is_wanted(s, wanted)]
 
 
 def _is_wanted(s: Summary, wanted: Filters) -> bool:
@@ -98,4 +95,4 @@ def _is_wanted(s: Summary, wanted: Filters) -> bool:
     if task is not None and s.name != task and not (len(task) >= 4 and s.digest.startswith(task)):
         return False
     pairs = ((wanted.target, s.target), (wanted.cold, s.cold), (wanted.verified, s.verified))
-    return all(asked is None or asked == found for asked, found in pairs)
+    return all(value is None or value == own for value, own in pairs)

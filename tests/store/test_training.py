@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stormdrop.store.sample import quotas, sampled
+from stormdrop.store.training import quotas, sampled
 
 
 def test_small_groups_give_everything_and_large_ones_the_same() -> None:

@@ -13,16 +13,16 @@ several descriptions. Order is the order of the row ids, never of a clock.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
 from stormdrop.base.errors import UserError
 from stormdrop.store.claims import LEAST_SECONDS
+from stormdrop.store.database import Connection
 from stormdrop.store.rows import MARKED, column, compact, mark_of, rules_of, task_of
-from stormdrop.store.sql import TRIALS
+from stormdrop.store.sql.tables import TRIALS
 
 APPLICATION_ID = int.from_bytes(b"StDr", "big")
-Migration = Callable[[sqlite3.Connection], None]
+Migration = Callable[[Connection], None]
 
 _FIRST = (
     """CREATE TABLE task (
@@ -51,9 +51,13 @@ _FIRST = (
 )
 
 
-def _first(connection: sqlite3.Connection) -> None:
-    for statement in _FIRST:
+def _execute(connection: Connection, statements: Sequence[str]) -> None:
+    for statement in statements:
         connection.execute(statement)
+
+
+def _first(connection: Connection) -> None:
+    _execute(connection, _FIRST)
 
 
 _SECOND = (
@@ -73,10 +77,9 @@ _SECOND_INDEXES = (
 )
 
 
-def _second(connection: sqlite3.Connection) -> None:
+def _second(connection: Connection) -> None:
     """Adds columns for the rules that a trial needs, the version of its features, and its distinguishing mark."""
-    for statement in _SECOND:
-        connection.execute(statement)
+    _execute(connection, _SECOND)
     listed = ", ".join(map(column, MARKED))
     query = f"""SELECT trial.id, trial.features IS NOT NULL, {listed} FROM trial JOIN task ON task.id = task_id
         JOIN machine ON machine.id = trial.machine_id JOIN target ON target.id = target_id
@@ -95,8 +98,7 @@ def _second(connection: sqlite3.Connection) -> None:
             changes.append((known[rules], values[version] if has_features else None, mark_of(values), id))
         connection.executemany("UPDATE trial SET rules_id = ?, feature_version = ?, mark = ? WHERE id = ?", changes)
         last = rows[-1][0]
-    for statement in _SECOND_INDEXES:
-        connection.execute(statement)
+    _execute(connection, _SECOND_INDEXES)
 
 
 _THIRD = (
@@ -105,15 +107,14 @@ _THIRD = (
 )
 
 
-def _third(connection: sqlite3.Connection) -> None:
+def _third(connection: Connection) -> None:
     """Replaces the classes of whole tasks by the classes of variants; adds anchor classes."""
-    for statement in _THIRD:
-        connection.execute(statement)
+    _execute(connection, _THIRD)
     for id, classes in _with_new_keys(connection):
         _rename_classes_of_trials(connection, id, classes)
 
 
-def _with_new_keys(connection: sqlite3.Connection) -> Iterator[tuple[int, list[str]]]:
+def _with_new_keys(connection: Connection) -> Iterator[tuple[int, list[str]]]:
     """Writes the keys of every task anew; yields its id, and the classes of its variants.
 
     Tasks and schedules that this version cannot read stay unchanged.
@@ -128,7 +129,7 @@ def _with_new_keys(connection: sqlite3.Connection) -> Iterator[tuple[int, list[s
         yield id, [variant.class_key for variant in task.variants]
 
 
-def _rename_classes_of_trials(connection: sqlite3.Connection, task: int, classes: Sequence[str]) -> None:
+def _rename_classes_of_trials(connection: Connection, task: int, classes: Sequence[str]) -> None:
     listed = ", ".join(map(column, MARKED))
     query = f"SELECT trial.id, {listed} FROM {TRIALS.source} WHERE trial.task_id = ?"
     at = MARKED.index("schedule")
@@ -170,15 +171,12 @@ _FOURTH = (
 )
 
 
-def _fourth(connection: sqlite3.Connection) -> None:
-    """Adds verdicts; the fastest believable verified record of a task on a machine at a temperature becomes a
-    verdict.
-    """
-    for statement in _FOURTH:
-        connection.execute(statement)
+def _fourth(connection: Connection) -> None:
+    """Adds verdicts: one for the fastest believable verified record of each task, machine and temperature."""
+    _execute(connection, _FOURTH)
 
 
-def _fifth(connection: sqlite3.Connection) -> None:
+def _fifth(connection: Connection) -> None:
     """Renews keys of tasks, and of schedules in trials and verdicts: a division by a number is now a multiplication."""
     for id, classes in _with_new_keys(connection):
         _rename_classes_of_trials(connection, id, classes)
@@ -198,7 +196,7 @@ _PROBES = (
 )
 
 
-def version_of(connection: sqlite3.Connection) -> int:
+def version_of(connection: Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -206,23 +204,23 @@ def foreign_text(name: str) -> str:
     return f"{name} is another program's SQLite file, not a store; give another --store or STORMDROP_CACHE_DIR"
 
 
-def check(connection: sqlite3.Connection, name: str) -> None:
-    """Raises UserError for another program's file or a newer version's, sqlite3.DatabaseError for damaged tables."""
+def check(connection: Connection, name: str) -> None:
+    """Raises UserError for another program's file or a newer version's, the database's own error for damaged tables."""
     version = version_of(connection)
     if not version and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         return
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise UserError(foreign_text(name))
     if version > VERSION:
-        told = f"store version {version}; this one reads up to {VERSION}"
-        raise UserError(f"{name} was written by a newer Stormdrop ({told}): upgrade")
+        versions = f"store version {version}; this one reads up to {VERSION}"
+        raise UserError(f"{name} was written by a newer Stormdrop ({versions}): upgrade")
     if version < 1:
         raise UserError(f"{name} is damaged: it has no version")
     for probe in _PROBES:
         connection.execute(probe).fetchall()
 
 
-def migrate(connection: sqlite3.Connection, name: str) -> None:
+def migrate(connection: Connection, name: str) -> None:
     """Migrates a store to this version, unless another process has; the caller holds the only write transaction."""
     check(connection, name)
     try:
