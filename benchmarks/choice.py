@@ -97,11 +97,7 @@ def chosen(twins: Twins, task: Task, gain: float, seed: int) -> dict[str, Any]:
     """One search: whether its choice left the incumbent, whether it was the planted candidate, the kernel's seconds."""
     twins.begin(gain)
     tuned = tune(task, twins.target, measurer=twins, search="random", trials=TRIALS, seed=seed)
-    return {
-        "moved": tuned.best != twins.default,
-        "found": tuned.best == twins.planted,
-        "seconds": tuned.seconds,
-    }
+    return {"moved": tuned.best != twins.default, "found": tuned.best == twins.planted, "seconds": tuned.seconds}
 
 
 def measure(rows: StoredRows, target: Target, gain: float, runs: int, only: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp, log
@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import StormdropError
 from stormdrop.builder.building import build_artifact, program_of
+from stormdrop.device.arrays import aligned
 from stormdrop.device.host import detect
 from stormdrop.device.host_device import HostDevice
-from stormdrop.device.memory import aligned
 from stormdrop.device.peak import PeakMeter, StreamMeter
 from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.ir.tensor import Task
@@ -93,8 +93,9 @@ def label(op: str, args: Sequence[int]) -> str:
     return f"{op} {' '.join(map(str, args))}"
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return exp(sum(log(v) for v in values) / len(values))
+def geometric_mean(values: Iterable[float]) -> float:
+    each = list(values)
+    return exp(sum(map(log, each)) / len(each))
 
 
 def random_inputs(task: Task, rng: np.random.Generator) -> dict[str, NDArray[Any]]:

@@ -82,10 +82,7 @@ def _reached(tuned: Tuned, seconds: float) -> list[float] | None:
 
 def long_table(part: str, rows: Mapping[str, Any], expected: int) -> list[str]:
     """Every run, of `expected` that are wanted, and the mean of all operators, each of which counts alike."""
-    lines = [
-        f"| {part} | speed against the long storm | share of its time | it got there after |",
-        "|---|---|---|---|",
-    ]
+    lines = [f"| {part} | speed against the long storm | share of its time | it got there after |", "|---|---|---|---|"]
     for key, r in rows.items():
         reached = "never" if r["reached"] is None else f"{r['reached'][0]:.0f} trials, {r['reached'][1]:.0f} s"
         lines.append(f"| {key} | {r['speed']:.3f} | {r['time']:.2f} | {reached} |")

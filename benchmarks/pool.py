@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import Code, assemble, host
-from stormdrop.device.group import single_groups, step_rows
+from stormdrop.device.artifact import single_groups, step_rows
 from stormdrop.device.pool.pool import Pool
 from stormdrop.device.threads import available_cpus
 

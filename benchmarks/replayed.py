@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.core import say
 from stormdrop.device.threads import available_cpus
 from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.tuning.droplet import Droplet
@@ -159,7 +160,7 @@ def compared(path: Path, searches: Sequence[str], seeds: int, trials: int, proce
         each = list(processes.map(partial(needed, path, name, trials), range(seeds)))
         lasted = time.monotonic() - began
         found[name] = {"median": _median(each), "each": each, "seconds": round(lasted, 1)}
-        _say(f"  {name}: {_shown(found[name]['median'])} measurements, {lasted:.1f} s")
+        say(f"  {name}: {_shown(found[name]['median'])} measurements, {lasted:.1f} s")
     return {
         "task": table.task.name,
         "programs": table.size,
@@ -198,10 +199,6 @@ def report(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="how many measurements each search needs on recorded tables")
     parser.add_argument("tables", nargs="*", help="their names or files (default: all that are in the repository)")
@@ -222,12 +219,12 @@ def main() -> None:
         sys.exit(f"there are no tables in {TABLES}; python -m benchmarks.record makes one")
     searches = list(given.search or SEARCHES)
     if "Optuna TPE" in searches and importlib.util.find_spec("optuna") is None:
-        _say("Optuna is not installed (pip install '.[bench]'): its part is left out")
+        say("Optuna is not installed (pip install '.[bench]'): its part is left out")
         searches.remove("Optuna TPE")
     is_whole = not given.search and given.seeds >= 20
     with ProcessPoolExecutor(given.processes, get_context("spawn")) as processes:
         for path in paths:
-            _say(path.stem)
+            say(path.stem)
             results[path.stem] = compared(path, searches, given.seeds, given.trials, processes)
             if is_whole:
                 RESULTS.parent.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-DEFAULT_POINTS = 2500
+DEFAULT_POINTS = 1800
 DEFAULT_PAIRS = 30
 
 

@@ -55,17 +55,6 @@ def test_the_reference_has_every_public_name() -> None:
     assert set(stormdrop.__all__) - {"__version__"} <= headings
 
 
-def test_the_reference_shows_options_and_exceptions() -> None:
-    text = PAGE.read_text()
-    for part in (
-        "winograd: bool = True",
-        "goal: Goal | None = None",
-        "class sd.ModelError(UserError)",
-        "close() -> None",
-    ):
-        assert part in text
-
-
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_member_of_a_class_is_documented(name: str) -> None:
     documented = documented_members(name)

@@ -21,9 +21,19 @@ TASK = build("GMM", [1, 8, 8, 8])
 W = {"W": np.zeros((1, 8, 8), np.float32)}
 
 COMPILE: dict[str, Any] = {
-    "shapes": [5, [1, 2], {"x": "abc"}, {"x": 4}, {"x": (1.5, 2)}, {1: (2, 3)}],
+    "shapes": [
+        5,
+        [1, 2],
+        {"x": "abc"},
+        {"x": None},
+        {"x": 4},
+        {"x": (1.5, 2)},
+        {"x": ("a", "b")},
+        {"x": (-1, 8)},
+        {1: (2, 3)},
+    ],
     "constants": [5, [1], {1: 2}],
-    "threads": ["2", 1.5, 0, True],
+    "threads": ["2", 1.5, 0, True, 10**6],
     "spin": ["x", -1, True, float("nan"), 1e9],
     "affinity": ["x", "", 3, [], [True], [-1], [0, 0]],
     "pool": ["x", 3],

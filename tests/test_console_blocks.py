@@ -7,6 +7,7 @@ is compared with the output. Blocks that are marked in their fence are not run (
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -46,8 +47,22 @@ def sessions() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with the tracked files and an environment after the README's first console block."""
-    folder = tmp_path_factory.mktemp("fresh") / "clone"
+    """Returns a folder with the tracked files and an environment after the README's first console block.
+
+    The workers of a parallel run share the folder: the first worker makes it, the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    fresh = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "fresh"
+    fresh.mkdir(exist_ok=True)
+    with (fresh / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (fresh / "finished").exists():
+            make_clone(fresh / "clone")
+            (fresh / "finished").touch()
+    return fresh / "clone"
+
+
+def make_clone(folder: Path) -> None:
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).exists():
@@ -55,7 +70,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(ROOT / name, folder / name)
     subprocess.run([sys.executable, "-m", "venv", folder / ENVIRONMENT], check=True)
     run_block(console_blocks(README)[0], folder)
-    return folder
 
 
 def copied(clone: Path, folder: Path) -> Path:
@@ -80,8 +94,10 @@ def write_models(folder: Path) -> None:
         weights = np.random.default_rng(len(name)).standard_normal((4, 3)).astype(np.float32)
         nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
         saved(folder, nodes, {"x": [1, 4]}, {"y": TensorProto.FLOAT}, {"w": weights}, graph=name, file=f"{name}.onnx")
-    means = [helper.make_node("GlobalAveragePool", ["x"], ["y"])]
-    saved(folder, means, {"x": ["batch", 3, "height", "width"]}, {"y": TensorProto.FLOAT}, file="images.onnx")
+    corners = [helper.make_node("Slice", ["x", "from", "to", "axes"], ["c"]), helper.make_node("Relu", ["c"], ["y"])]
+    places = {"from": np.array([0, 0]), "to": np.array([2, 2]), "axes": np.array([2, 3])}
+    sizes: list[int | str] = ["batch", 3, "height", "width"]
+    saved(folder, corners, {"x": sizes}, {"y": TensorProto.FLOAT}, places, file="images.onnx")
     casts = [helper.make_node("Cast", ["ids"], ["y"], to=TensorProto.FLOAT)]
     integers: dict[str, int] = {"ids": TensorProto.INT64}
     saved(folder, casts, {"ids": ["batch", "length"]}, {"y": TensorProto.FLOAT}, types=integers, file="words.onnx")

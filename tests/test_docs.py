@@ -29,19 +29,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import stormdrop
-from benchmarks import (
-    choice,
-    core,
-    division,
-    gpu,
-    models,
-    ranking,
-    replayed,
-    scaling,
-    search,
-    stopping,
-    transfer,
-)
+from benchmarks import choice, core, division, gpu, models, ranking, replayed, scaling, search, stopping, transfer
 from benchmarks.reuse.table import Table, read_rows, stored_tables
 from benchmarks.reuse.text import report
 from stormdrop.cli.main import main

@@ -42,9 +42,7 @@ LAYERS = (
     "api",
 )
 """Lowest first."""
-LAYER_OF = {
-    "__main__": "api",
-}
+LAYER_OF = {"__main__": "api"}
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {
@@ -66,6 +64,29 @@ CYCLES: set[frozenset[str]] = {
 }
 """Modules that import each other when they run: one of them does it inside a function."""
 
+LATE: set[str] = {
+    "stormdrop",
+    "stormdrop.builder.building",
+    "stormdrop.compare.side",
+    "stormdrop.compiler.compile",
+    "stormdrop.compiler.pytorch",
+    "stormdrop.device.compatible",
+    "stormdrop.device.pool.pool",
+    "stormdrop.device.targets",
+    "stormdrop.ir.expr",
+    "stormdrop.ir.tensor",
+    "stormdrop.measure.workbench",
+    "stormdrop.model.container",
+    "stormdrop.pytorch",
+    "stormdrop.report.model_reports",
+    "stormdrop.report.watching",
+    "stormdrop.tuning.events",
+    "stormdrop.tuning.model_events",
+    "stormdrop.zoo",
+}
+"""Modules that import others inside functions: to load them only when they are needed, or because of a cycle. Commands
+and checks of the installation, `cli` and `doctor`, may do so anywhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -75,8 +96,8 @@ class Import:
     for_types: bool
 
 
-def imports(source: str, modules: frozenset[str]) -> Iterator[Import]:
-    """What a file imports of `modules`, in functions too."""
+def imports(code: ast.AST, modules: frozenset[str]) -> Iterator[Import]:
+    """Yields what a file, or a part of a file, imports of `modules`, in functions too."""
 
     def visit(node: ast.AST, for_types: bool) -> Iterator[Import]:
         match node:
@@ -96,7 +117,7 @@ def imports(source: str, modules: frozenset[str]) -> Iterator[Import]:
                 for child in ast.iter_child_nodes(node):
                     yield from visit(child, for_types)
 
-    yield from visit(ast.parse(source), False)
+    yield from visit(code, False)
 
 
 @cache
@@ -109,7 +130,12 @@ def files() -> dict[str, Path]:
 @cache
 def imported_by() -> dict[str, frozenset[Import]]:
     names = frozenset(files())
-    return {module: frozenset(imports(path.read_text(), names)) for module, path in files().items()}
+    return {module: frozenset(imports(ast.parse(path.read_text()), names)) for module, path in files().items()}
+
+
+def imports_in_functions(code: ast.AST, modules: frozenset[str]) -> set[str]:
+    functions = (node for node in ast.walk(code) if isinstance(node, ast.FunctionDef))
+    return {found.module for function in functions for found in imports(function, modules)}
 
 
 def layer(module: str) -> str:
@@ -159,13 +185,19 @@ def test_modules_import_each_other_only_where_listed() -> None:
     assert cycles(imported_by()) == CYCLES
 
 
+def test_modules_are_imported_in_functions_only_where_listed() -> None:
+    names = frozenset(files())
+    late = {module for module, path in files().items() if imports_in_functions(ast.parse(path.read_text()), names)}
+    assert {module for module in late if layer(module) not in ("cli", "doctor")} <= LATE
+
+
 def test_compiling_loads_no_search_and_no_function_of_its_modules_does() -> None:
     script = "import sys, stormdrop.compiler.compile; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "stormdrop.compiler.stored" in loaded
     modules = {m for m in loaded if m in files()} - {PACKAGE}  # the package imports its API when a name is asked for
     reached = modules | {i.module for m in modules for i in imported_by()[m] if not i.for_types}
-    assert not [m for m in sorted(reached) if layer(m) == "search"]
+    assert not [m for m in sorted(reached) if layer(m) == "tuning"]
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
@@ -181,8 +213,9 @@ else:
 def f():
     import p
 """
-    found = set(imports(source, frozenset({"p", "p.a", "p.b", "p.c", "p.d", "p.e"})))
-    assert found == {Import(f"p.{x}", x == "d") for x in "abcde"} | {Import("p", False)}
+    code, modules = ast.parse(source), frozenset({"p", "p.a", "p.b", "p.c", "p.d", "p.e"})
+    assert set(imports(code, modules)) == {Import(f"p.{x}", x == "d") for x in "abcde"} | {Import("p", False)}
+    assert imports_in_functions(code, modules) == {"p"}
 
 
 def test_an_import_from_above_and_a_cycle_are_seen() -> None:

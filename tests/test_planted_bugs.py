@@ -35,6 +35,8 @@ from stormdrop.lower.program import (
 )
 from stormdrop.report import model_reports as report
 from stormdrop.tuning import events
+from tests.conftest import DEFAULT_POINTS
+from tests.nets import public_names
 from tests.nets.catalogue import NETS
 from tests.nets.json_keys import COMMANDS, json_keys
 from tests.nets.models import networks, node_suite
@@ -244,8 +246,8 @@ def test_a_kernel_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert f"case {DRAWN.index('ADR')}:0: ADR" in failure
 
 
-def test_without_a_mistake_nothing_is_caught() -> None:
-    assert not is_caught()
+def test_without_a_mistake_the_property_test_checks_the_same_trials() -> None:
+    assert set(TRIALS) <= set(crew.seeds_for(DEFAULT_POINTS))
 
 
 # ---- above tasks -------------------------------------------------------------------------------------------------
@@ -298,3 +300,13 @@ def test_an_event_of_tuning_with_wrong_seconds_is_caught(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(events, "NewBest", slower)
     assert changed_entries("tuning", now()) == ["task NewBest: contents"]
+
+
+def test_a_public_option_with_another_default_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = public_names.heading
+
+    def wrong(name: str) -> str:
+        return right(name).replace("winograd: bool = True", "winograd: bool = False")
+
+    monkeypatch.setattr(public_names, "heading", wrong)
+    assert changed_entries("public_names", public_names.signatures()) == ["compile", "tune"]

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.core import say
 from benchmarks.reuse.budgets import PASSES, Budgets, Pass, expected_seconds
 from benchmarks.reuse.figures import gain, matrix, model_values, pool_curve, task_values
 from benchmarks.reuse.known import known_of
@@ -60,10 +61,6 @@ MODELS = (
 )
 FOUR = ("resnet50", "googlenet", "mobilenet_v2", "bert_base_seq128")
 USUAL: tuple[Pass, ...] = ("winners", "donors", "reuse", "model")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def target_for(given: argparse.Namespace) -> Cpu:

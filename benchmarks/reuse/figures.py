@@ -7,20 +7,12 @@ measured candidates is chosen, one half of the timings chooses and the other hal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import sqrt
 
-from benchmarks.reuse.table import (
-    DonorLink,
-    ModelWorth,
-    Recipient,
-    SearchKind,
-    Table,
-    donors_in,
-    family_of,
-    mark_of,
-)
+from benchmarks.core import geometric_mean
+from benchmarks.reuse.table import DonorLink, ModelWorth, Recipient, SearchKind, Table, donors_in, family_of, mark_of
 from stormdrop.tuning.reuse import MOST_DONORS
 
 NEAR = 1.02
@@ -33,11 +25,6 @@ BEHIND = 0.01
 """A task is behind its default if it is slower by more than this share; less is noise."""
 CLEARLY = 0.98
 """A candidate must take less than this share of the default's time in one half of its timings to be chosen."""
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    each = list(values)
-    return exp(sum(map(log, each)) / len(each))
 
 
 def speed(table: Table, model: str, ratio_of: Callable[[Recipient], float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from benchmarks.core import geometric_mean
 from benchmarks.reuse.figures import (
     BEHIND,
     LEAST_GAINING,
@@ -11,7 +12,6 @@ from benchmarks.reuse.figures import (
     Matrix,
     gain,
     gain_tasks,
-    geometric_mean,
     matrix,
     model_values,
     pool_curve,
@@ -110,11 +110,7 @@ def _gain_line(found: Gain) -> str:
     return f"{told}{long}. Geometric means over them; what never gets there counts as the whole budget."
 
 
-PARTS: dict[str, Callable[[Table], str]] = {
-    "value": value_text,
-    "matrix": matrix_text,
-    "gain": gain_text,
-}
+PARTS: dict[str, Callable[[Table], str]] = {"value": value_text, "matrix": matrix_text, "gain": gain_text}
 
 
 def report(table: Table, parts: Sequence[str] = tuple(PARTS)) -> str:

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class StormdropError(Exception):

@@ -61,9 +61,11 @@ def cannot_write(path: str | os.PathLike[str]) -> Generator[None]:
 
 @contextmanager
 def replacing(
-    path: str | os.PathLike[str], follow_links: bool = True
+    path: str | os.PathLike[str], follow_links: bool = True, mode: int = 0o666, is_synced: bool = True
 ) -> Generator[Callable[[bytes | memoryview], None]]:
     """Writes a file beside `path` that replaces it, complete and on the disk, when the block ends without an error.
+
+    With `is_synced=False` the file may be incomplete after a crash of the system: its reader must verify a checksum.
 
     With `follow_links=False` a symbolic link is itself replaced: in a directory that other users may write to, a link
     must not redirect the file.
@@ -74,7 +76,7 @@ def replacing(
     temporary = place.parent / f".stormdrop-{secrets.token_hex(8)}.tmp"
     with cannot_write(path):
         # Not `tempfile`: the file is to have the permissions that the user's umask gives to new files.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with io.FileIO(descriptor, "wb") as file:
 
@@ -84,7 +86,10 @@ def replacing(
                         rest = rest[file.write(rest) or 0 :]
 
                 yield write
-            move(temporary, place)
+            if is_synced:
+                move(temporary, place)
+            else:
+                os.replace(temporary, place)
         finally:
             with suppress(OSError):
                 temporary.unlink()

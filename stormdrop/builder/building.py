@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from stormdrop.base.errors import UserError
-from stormdrop.builder.phase_summary import PhaseSummary, summaries_of
+from stormdrop.builder.grouping import PhaseSummary, summaries_of
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.fingerprint import fingerprint, has_fingerprint
 from stormdrop.codegen.gpu import emit_module, emit_prepare
@@ -36,13 +36,6 @@ class Packing:
 
     known: tuple[PackedLayout, ...] = ()
     may_own: bool = True
-
-    def to_json(self) -> dict[str, object]:
-        return {"known": [layout.to_json() for layout in self.known], "may_own": self.may_own}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Packing:
-        return Packing(tuple(map(PackedLayout.from_json, data["known"])), bool(data["may_own"]))
 
 
 def program_of(
@@ -98,12 +91,7 @@ def code_from(text: str, target: Target) -> bytes:
 
 def artifact_of(program: Program, target: Target) -> Artifact:
     """Compiles a program to an artifact. Raises BuildError."""
-    return _artifact(program, text_of(program, target), target)
-
-
-def _artifact(program: Program, text: str, target: Target) -> Artifact:
-    """Returns the artifact of a program with the given LLVM IR."""
-    return described(program, code_from(text, target))
+    return described(program, code_from(text_of(program, target), target))
 
 
 def described(program: Program, code: bytes) -> Artifact:
@@ -198,4 +186,4 @@ def build_for_model(
     phases: tuple[PhaseSummary, ...] = ()
     if summarise and isinstance(target, Cpu) and target.threads > 1:
         phases = summaries_of(program, sketch, point, target)
-    return BuiltKernel(_artifact(program, text, target), not is_same, layout, phases, deviation)
+    return BuiltKernel(described(program, code_from(text, target)), not is_same, layout, phases, deviation)

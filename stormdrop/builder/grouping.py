@@ -1,4 +1,4 @@
-"""The making of groups (`device.group`) at compile time: phases of a model that need no barrier between them.
+"""The making of groups (`device.artifact`) at compile time: phases of a model that need no barrier between them.
 
 Phases are processed in their order. A phase joins the group before it in one of three ways:
 
@@ -14,6 +14,9 @@ targets.
 Invariant: an iteration of a group touches nothing that another iteration of the group writes. The proof assumes that
 buffers with different keys are disjoint memory. The layout of the arena keeps them disjoint while the group runs, by
 way of `concurrent_calls`.
+
+Summaries of a kernel's phases, the input of grouping (`builder.grouping`): the memory that a phase touches, and
+estimates of its time on one thread and on all threads.
 """
 
 from __future__ import annotations
@@ -25,12 +28,61 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stormdrop.base.codec import Amount
 from stormdrop.base.environment import variable
 from stormdrop.base.errors import UserError
-from stormdrop.builder.phase_summary import PhaseSummary
-from stormdrop.device.group import Group
-from stormdrop.lower.touches import Ints, Touch
+from stormdrop.device.artifact import Group
+from stormdrop.lower.program import Program
+from stormdrop.lower.touches import Ints, PhaseTouches, Touch, touches_of
+from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
+from stormdrop.space.sketch import Points, Sketch
 from stormdrop.target.cpu import Cpu
+
+LONG_BARRIERS = 10
+"""A kernel of one phase is *long* if its arithmetic takes one thread more time than so many barriers. A long phase is
+never worth running on one thread, so the judge's estimate, which takes 1.5 ms to compute, is left out.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSummary:
+    """The summary of one phase of a call. `seconds` is the estimated time on all threads of the target, `alone` the
+    estimated seconds on one thread. For long phases (`LONG_BARRIERS`) both are lower bounds.
+    """
+
+    seconds: Amount
+    alone: Amount
+    memory: PhaseTouches
+
+
+def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -> tuple[PhaseSummary, ...]:
+    """Returns the summaries of the phases that a call runs, without load-time phases.
+
+    `program` is the lowered `point` of `sketch`.
+    """
+    phases = [phase for phase in program.phases if not phase.at_load]
+    least_seconds = sketch.task.flops / (target.peak_gflops * 1e9)
+    if len(phases) == 1 and least_seconds > LONG_BARRIERS * target.barrier_seconds:
+        return (PhaseSummary(least_seconds / target.threads, least_seconds, touches_of(phases[0])),)
+    values = sketch.values(point)
+    structure = sketch.at(values)
+    together, alone = (
+        _phase_seconds(CpuJudge(machine).assess(structure, values)) for machine in (target, target.with_threads(1))
+    )
+    return tuple(PhaseSummary(together[p.name], alone[p.name], touches_of(p)) for p in phases)
+
+
+def _phase_seconds(assessment: CpuAssessment) -> dict[str, float]:
+    """Returns estimated seconds by phase.
+
+    A phase has the id of its outermost stage; stages computed inside that are added.
+    """
+    seconds_by_phase: dict[str, float] = {}
+    for cost, seconds in zip(assessment.costs, assessment.each_seconds):
+        name = cost.stage.host or cost.stage.id
+        seconds_by_phase[name] = seconds_by_phase.get(name, 0.0) + float(seconds)
+    return seconds_by_phase
+
 
 MEANS = ("serial", "independent", "local")
 """The values of `STORMDROP_GROUPS`: the ways in which a phase joins a group."""
@@ -51,17 +103,17 @@ phase.
 
 
 def means_from(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Returns the members of `MEANS` to use: those that `STORMDROP_GROUPS` names, else `USUAL`.
+    """Returns the members of `MEANS` to use: the members that `STORMDROP_GROUPS` names, by default all.
 
     Raises UserError for unknown names.
     """
     text = variable("STORMDROP_GROUPS", environ)
     if not text or text == "none":
         return frozenset(() if text else MEANS)
-    found = frozenset(part.strip() for part in text.split(","))
-    if not found <= set(MEANS):
+    means = frozenset(part.strip() for part in text.split(","))
+    if not means <= set(MEANS):
         raise UserError(f"STORMDROP_GROUPS is {text!r}; it takes none, or some of {', '.join(MEANS)}")
-    return found
+    return means
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -303,7 +303,7 @@ def bench(
     and CPU time are printed beside them. A model with a part in onnxruntime is compiled again in its process.
     """
     from stormdrop.compare.steady import Side, steady
-    from stormdrop.device.pool.pool_settings import PoolSettings
+    from stormdrop.device.pool.pool import PoolSettings
     from stormdrop.device.threads import thread_count
     from stormdrop.model.mixed import MixedModel
     from stormdrop.model.open_model import load_compiled

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
-from stormdrop.report.console import results
 from stormdrop.report.text import clean
 
 EXAMPLES = """\b
@@ -146,10 +146,7 @@ def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: boo
     target = detect(threads)
     warn_if_crowded(target.threads)
     found = measure_peak(target, fresh)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_peak(results(), target, found)
+    options.show(as_json, encode(found), lambda console: print_peak(console, target, found))
 
 
 def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
@@ -162,10 +159,7 @@ def _gpu_peak(target_name: str, fresh: bool, as_json: bool) -> None:
 
     ordinal = int(target_name.partition(":")[2] or 0)
     found = measure_gpu_peak(cuda_device(ordinal), fresh)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_gpu_peak(results(), detect_gpu(ordinal), found)
+    options.show(as_json, encode(found), lambda console: print_gpu_peak(console, detect_gpu(ordinal), found))
 
 
 @main.command(

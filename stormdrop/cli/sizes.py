@@ -147,7 +147,7 @@ def _at(port: Port, shape: tuple[int, ...]) -> Port:
 def _declared(unsettled: OpenSource) -> Sequence[OpenPort]:
     from stormdrop.model.image import OpenPort
 
-    return [OpenPort.of(p.name, p.dimensions, p.dtype) for p in unsettled.interface.inputs]
+    return [OpenPort(p.name, p.dtype, p.dimensions) for p in unsettled.interface.inputs]
 
 
 def _wanted(source: Source, unsettled: OpenSource, is_one: bool = False) -> list[tuple[tuple[int, ...], ...]]:

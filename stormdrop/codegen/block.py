@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
-from stormdrop.codegen.text import LLVM, Loop, SsaValue, Writer, vector_type
+from stormdrop.codegen.text import Loop, SsaValue, Writer
 from stormdrop.ir.expr import ITEMSIZE, Combiner, Var
 from stormdrop.lower.program import Buffer, Combine, Threads
 
 MOST_UNROLLED_GROUPS = 8
-BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 
 
 class BlockWriter:
@@ -59,17 +58,13 @@ class BlockWriter:
         w.variables = saved
 
     def barrier(self) -> None:
-        self._call(BARRIER, "i32", "0")
+        self.w.effect("nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
 
     def commit(self) -> None:
-        self._call("llvm.nvvm.cp.async.commit.group", "")
+        self.w.effect("nvvm.cp.async.commit.group")
 
     def wait(self, pending: int) -> None:
-        self._call("llvm.nvvm.cp.async.wait.group", "i32", str(pending))
-
-    def _call(self, name: str, type: str, argument: str = "") -> None:
-        self.w.declare(f"declare void @{name}({type})")
-        self.w.line(f"call void @{name}({f'{type} {argument}'.strip()})")
+        self.w.effect("nvvm.cp.async.wait.group", ("i32", str(pending)))
 
     # Accumulators across threads
 
@@ -79,12 +74,12 @@ class BlockWriter:
         """
         combiner = s.tile.stage.combiner
         assert combiner is not None
-        found = list(accs)
+        combined = list(accs)
         distance = s.shuffled // 2
         while distance:
-            found = [v.combine(self.w, combiner, a, self._from_neighbour(a, distance)) for a in found]
+            combined = [v.combine(self.w, combiner, a, self._from_neighbour(a, distance)) for a in combined]
             distance //= 2
-        return self._through_memory(s, combiner, found) if s.groups > 1 else found
+        return self._through_memory(s, combiner, combined) if s.groups > 1 else combined
 
     def _from_neighbour(self, x: SsaValue, distance: int) -> SsaValue:
         """Returns the value of the thread at `distance`: its number differs in a single bit."""
@@ -133,15 +128,12 @@ class BlockWriter:
         def store() -> None:
             own = self._outside("udiv", self.thread, s.shuffled)
             for k, a in enumerate(accs):
-                value = a if a.dtype != "bool" else SsaValue(w.op(f"zext {a} to {_memory(a)}"), "bool", a.lanes)
-                w.line(f"store {_memory(a)} {value.name}, ptr {address(own, k)}, align {item}")
+                raw = v.to_memory(w, a)
+                w.line(f"store {a.memory_type} {raw}, ptr {address(own, k)}, align {item}")
 
         def load(slot: str, k: int) -> SsaValue:
-            raw = w.op(f"load {_memory(accs[k])}, ptr {address(slot, k)}, align {item}")
-            if buffer.dtype != "bool":
-                return SsaValue(raw, buffer.dtype, accs[k].lanes)
-            zero = "0" if accs[k].lanes == 1 else "zeroinitializer"
-            return SsaValue(w.op(f"icmp ne {_memory(accs[k])} {raw}, {zero}"), "bool", accs[k].lanes)
+            raw = w.op(f"load {accs[k].memory_type}, ptr {address(slot, k)}, align {item}")
+            return v.from_memory(w, raw, buffer.dtype, accs[k].lanes)
 
         self.barrier()  # an earlier use of the buffer is over
         if s.shuffled > 1:
@@ -154,12 +146,12 @@ class BlockWriter:
             first = self._outside("urem", self.thread, s.distance)
         else:
             first = w.op(f"mul {index} {self._outside('udiv', self.thread, s.shuffled * s.groups)}, {s.groups}")
-        found = [load(first, k) for k in range(len(accs))]
+        combined = [load(first, k) for k in range(len(accs))]
         if s.groups <= MOST_UNROLLED_GROUPS:
             for g in range(1, s.groups):
                 slot = w.op(f"add {index} {first}, {g * s.distance}")
-                found = [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(found)]
-            return found
+                combined = [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(combined)]
+            return combined
         var = Var("group")
 
         def step(carried: Sequence[SsaValue], _: Loop) -> Sequence[SsaValue]:
@@ -167,9 +159,4 @@ class BlockWriter:
             slot = w.op(f"add {index} {first}, {away}")
             return [v.combine(w, combiner, a, load(slot, k)) for k, a in enumerate(carried)]
 
-        return w.loop(var, "1", str(s.groups), 1, (1, s.groups - 1), False, found, step)
-
-
-def _memory(x: SsaValue) -> str:
-    """Returns the type of a value in memory."""
-    return vector_type("i8" if x.dtype == "bool" else LLVM[x.dtype], x.lanes)
+        return w.loop(var, "1", str(s.groups), 1, (1, s.groups - 1), False, combined, step)

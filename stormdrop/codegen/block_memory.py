@@ -39,7 +39,7 @@ class BlockMemoryWriter(MemoryWriter):
         dtype, lanes = access.buffer.dtype, 1 if access.spread is Spread.ONE else self.at.lanes
         value = self._one_of_four(access) if lanes == 1 and (inside is None or access.has_dead) else None
         if value is None:
-            value = self._from_memory(self._loaded(access, lanes, inside), dtype, lanes)
+            value = v.from_memory(self.w, self._loaded(access, lanes, inside), dtype, lanes)
         if inside is None or otherwise is None:
             return value
         return v.choice(self.w, SsaValue(inside, "bool"), value, v.constant(otherwise, dtype, 1))
@@ -51,7 +51,7 @@ class BlockMemoryWriter(MemoryWriter):
         if lanes == 1 or (is_whole and self._alignment(access) >= lanes * item):
             return self._load_at(self.address(access), access, vector_type(kind, lanes), lanes * item, inside)
         parts = [self._load_at(address, access, kind, item, inside) for address in self._lane_addresses(access)]
-        return self._joined(parts, kind)
+        return v.joined(self.w, kind, parts)
 
     def _load_at(self, address: str, access: Access, type: str, align: int, inside: str | None) -> str:
         if inside is not None and not access.has_dead:
@@ -59,12 +59,6 @@ class BlockMemoryWriter(MemoryWriter):
         is_constant = access.buffer.scope in (Scope.CONSTANT, Scope.PACKED)
         hint = ", !invariant.load !0" if is_constant else ""
         return self.w.op(f"load {type}, ptr {address}, align {align}{hint}")
-
-    def _joined(self, parts: Sequence[str], kind: str) -> str:
-        type, result = vector_type(kind, len(parts)), "poison"
-        for i, part in enumerate(parts):
-            result = self.w.op(f"insertelement {type} {result}, {kind} {part}, i64 {i}")
-        return result
 
     def _one_of_four(self, access: Access) -> SsaValue | None:
         """Returns an element of shared memory from a load that also brings its neighbours along an unrolled axis.
@@ -76,8 +70,8 @@ class BlockMemoryWriter(MemoryWriter):
             return None
         dtype = access.buffer.dtype
         here = self.at.offset[axis]
-        found = None
-        while n > 1 and found is None:
+        element = None
+        while n > 1 and element is None:
             nbytes = n * ITEMSIZE[dtype]
             self.at.offset[axis] = here // n * n
             if access.buffer.elements % n == 0 and self._alignment(access) >= nbytes:
@@ -87,10 +81,10 @@ class BlockMemoryWriter(MemoryWriter):
                     type = vector_type(MEMORY[dtype], n)
                     whole = self.w.op(f"load {type}, ptr {self.address(access)}, align {nbytes}")
                     self.blocks[key] = [self.w.op(f"extractelement {type} {whole}, i64 {i}") for i in range(n)]
-                found = self.blocks[key][here % n]
+                element = self.blocks[key][here % n]
             n //= 2
         self.at.offset[axis] = here
-        return None if found is None else self._from_memory(found, dtype, 1)
+        return None if element is None else v.from_memory(self.w, element, dtype, 1)
 
     def _unrolled_axis(self, access: Access) -> tuple[Axis | None, int]:
         """Returns an unrolled axis of unit stride (the innermost loop's or a row's), and its positions per access, a
@@ -167,8 +161,7 @@ class BlockMemoryWriter(MemoryWriter):
             inside = w.integer(conjunction(self.at.test(g) for g in guards))
             args.append(("i32", w.op(f"select i1 {inside}, i32 {nbytes}, i32 0")))
             kind += ".s"
-        w.declare(f"declare void @llvm.nvvm.cp.async.{kind}({', '.join(type for type, _ in args)})")
-        w.line(f"call void @llvm.nvvm.cp.async.{kind}({', '.join(f'{type} {x}' for type, x in args)})")
+        w.effect(f"nvvm.cp.async.{kind}", *args)
         return True
 
     # Stores
@@ -177,13 +170,11 @@ class BlockMemoryWriter(MemoryWriter):
         assert inside is None, "lanes of a thread are not masked"
         dtype, w = access.buffer.dtype, self.w
         item, kind = ITEMSIZE[dtype], MEMORY[dtype]
-        if dtype == "bool":
-            value = SsaValue(w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
-        type, lanes = vector_type(kind, value.lanes), value.lanes
+        raw, type, lanes = v.to_memory(w, value), value.memory_type, value.lanes
         is_whole = access.spread is Spread.CONTIGUOUS and self._alignment(access) >= lanes * item
         if lanes == 1 or is_whole:
-            w.line(f"store {type} {value.name}, ptr {self.address(access)}, align {lanes * item}")
+            w.line(f"store {type} {raw}, ptr {self.address(access)}, align {lanes * item}")
             return
         for i, address in enumerate(self._lane_addresses(access)):
-            part = w.op(f"extractelement {type} {value.name}, i64 {i}")
+            part = w.op(f"extractelement {type} {raw}, i64 {i}")
             w.line(f"store {kind} {part}, ptr {address}, align {item}")

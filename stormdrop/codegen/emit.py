@@ -9,7 +9,8 @@ address and no external symbol, so it can be shipped anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from stormdrop.base.errors import BuildError
@@ -21,6 +22,7 @@ from stormdrop.codegen.tile import TileWriter
 from stormdrop.ir.expr import Const, Expr, Load, Select, Var
 from stormdrop.lower.program import (
     Barrier,
+    BlockStmt,
     Buffer,
     Combine,
     CommitCopies,
@@ -46,40 +48,51 @@ from stormdrop.target.scope import Scope
 
 def emit(program: Program, target: Target) -> str:
     """Returns the text of the LLVM module."""
-    pages = Pages({})
-    declarations: set[str] = set()
-    functions: list[str] = []
     attributes = f"nounwind {target.function_attributes}".strip()
+    module = ModuleWriter(target, attributes)
     for k, phase in enumerate(program.phases):
-        functions.append(_phase(program, phase, k, target, pages, declarations, attributes))
-    lines: list[str] = []
+        module.functions.append(_phase(module, phase, k))
     for name, at_load in ((ENTRY, False), (PREPARE, True)):
-        lines += _dispatcher(name, [k for k, p in enumerate(program.phases) if p.at_load == at_load], attributes)
-    body = "\n".join([*functions, *lines])
-    called = routines.definitions(body, attributes, declarations)
-    return "\n".join([*pages.definitions(), *called, body, *sorted(declarations), ""])
+        numbers = [k for k, p in enumerate(program.phases) if p.at_load == at_load]
+        module.functions.append(_dispatcher(name, numbers, attributes))
+    return "\n".join([*module.lines(), ""])
 
 
-def _dispatcher(name: str, numbers: list[int], attributes: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class ModuleWriter:
+    """A writer of a module: its functions, and the pages and declarations that these functions share."""
+
+    target: Target
+    attributes: str  # of routines
+    pages: Pages = field(default_factory=Pages)
+    declarations: set[str] = field(default_factory=set[str])
+    functions: list[str] = field(default_factory=list[str])
+
+    def tile_writer(self, w: Writer, pointers: Mapping[Buffer, str]) -> Callable[[RegisterTile], TileWriter]:
+        return lambda tile: TileWriter(w, tile, pointers, self.pages, self.target)
+
+    def lines(self) -> list[str]:
+        body = "\n".join(self.functions)
+        called = routines.definitions(body, self.attributes, self.declarations)
+        return [*self.pages.definitions(), *called, body, *sorted(self.declarations)]
+
+
+def _dispatcher(name: str, numbers: list[int], attributes: str) -> str:
     cases = " ".join(f"i64 {k}, label %phase{n}" for k, n in enumerate(numbers))
-    lines = [
-        f"define void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes} {{",
-        "entry:",
-    ]
-    lines.append(f"  switch i64 %phase, label %done [ {cases} ]")
+    w = Writer()
+    w.here.append("entry:")
+    w.line(f"switch i64 %phase, label %done [ {cases} ]")
     for n in numbers:
-        lines += [
-            f"phase{n}:",
-            f"  call void @phase.{n}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)",
-            "  br label %done",
-        ]
-    return [*lines, "done:", "  ret void", "}"]
+        w.label(f"phase{n}")
+        w.line(f"call void @phase.{n}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end)")
+        w.line("br label %done")
+    w.label("done")
+    w.line("ret void")
+    return w.function(f"void @{name}(ptr %buffers, ptr %scratch, i64 %phase, i64 %begin, i64 %end) {attributes}")
 
 
-def _phase(
-    program: Program, phase: Phase, number: int, target: Target, pages: Pages, declarations: set[str], attributes: str
-) -> str:
-    w = Writer(declarations)
+def _phase(module: ModuleWriter, phase: Phase, number: int) -> str:
+    w = Writer(module.declarations)
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
     for b in buffers_of(phase):
@@ -101,12 +114,13 @@ def _phase(
                 following = w.hoisted(1, ("rest", k), lambda n=name, t=trips: w.op(f"udiv i64 {n}, {t}"))
                 w.variables[rest] = (following, 1, (0, phase.extent))
             w.variables[var] = (digit, 1, (0, trips - 1))
-        StatementWriter(w, lambda tile: TileWriter(w, tile, pointers, pages, target)).write(phase.body)
+        StatementWriter(w, module.tile_writer(w, pointers)).write(phase.body)
         return []
 
     w.loop(Var("unit"), "%begin", "%end", 1, (0, max(0, phase.extent - 1)), True, [], unit)
     w.line("ret void")
-    return w.function(f"internal void @phase.{number}(ptr %buffers, ptr %scratch, i64 %begin, i64 %end) {attributes}")
+    parameters = "ptr %buffers, ptr %scratch, i64 %begin, i64 %end"
+    return w.function(f"internal void @phase.{number}({parameters}) {module.attributes}")
 
 
 MOST_UNROLLED = 8  # iterations of a copy's loop
@@ -141,8 +155,6 @@ class StatementWriter:
                 case For():
                     assert s.tile is not None
                     self.started[s.tile].carry(s, self.write)
-                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
-                    self._together(s)
                 case If(condition, then, orelse):
                     bodies = [partial(self.write, branch) for branch in (then, orelse) if branch]
                     self.w.branch(self.w.integer(condition), *bodies)
@@ -157,8 +169,10 @@ class StatementWriter:
                     self.started[s.tile].save(s)
                 case Finish():
                     (self.started[s.tile] if s.tile.stage.is_reduction else self.tile_writer(s.tile)).finish(s)
+                case _:
+                    self._together(s)
 
-    def _together(self, s: Threads | Barrier | Combine | CommitCopies | WaitForCopies) -> None:
+    def _together(self, s: BlockStmt) -> None:
         if self.block is None:
             raise BuildError("a CPU has no thread blocks")
         match s:
@@ -176,7 +190,7 @@ class StatementWriter:
                 self.started[s.tile].accs = self.block.combine(s, self.started[s.tile].accs)
 
     def _written_out(self, var: Var, most: int, inner: tuple[Stmt, ...]) -> None:
-        """Writes a short loop of a thread as one copy of the body per iteration: the loads of the copies overlap."""
+        """Writes a short loop of a thread as a copy of the body per iteration: the loads of the copies overlap."""
         for i in range(most):
             self.w.push()
             self.w.variables[var] = (str(i), len(self.w.scopes) - 1, (i, i))

@@ -9,16 +9,11 @@ the host runs them (`emit_prepare`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from stormdrop.codegen import routines
 from stormdrop.codegen.block import BlockWriter
-from stormdrop.codegen.emit import StatementWriter, emit
-from stormdrop.codegen.memory import Pages
+from stormdrop.codegen.emit import ModuleWriter, StatementWriter, emit
 from stormdrop.codegen.text import Writer
-from stormdrop.codegen.tile import TileWriter
-from stormdrop.ir.expr import Dtype
 from stormdrop.lower.program import Buffer, Phase, Program, buffers_of
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import GPU_TRIPLE, Gpu
@@ -31,15 +26,12 @@ MOST_SHORT_ELEMENTS = 1 << 31  # of every buffer: indices are then 32-bit intege
 
 def emit_module(program: Program, target: Gpu) -> str:
     """Returns the text of the LLVM module: a function for every call phase."""
-    phases = [phase for phase in program.phases if not phase.at_load]
-    declarations: set[str] = set()
-    pages = Pages({})
-    functions = [_phase(program, phase, k, target, pages, declarations) for k, phase in enumerate(phases)]
-    body = "\n".join(functions)
-    called = routines.definitions(body, "nounwind", declarations)
+    module = ModuleWriter(target, "nounwind")
+    for k, phase in enumerate(phase for phase in program.phases if not phase.at_load):
+        module.functions.append(_phase(module, phase, k, len(program.buffers)))
     head = [f'target datalayout = "{LAYOUT}"', f'target triple = "{GPU_TRIPLE}"']
     shared = [f"{SHARED} = external addrspace(3) global [0 x i8], align 128"]
-    return "\n".join([*head, *shared, *pages.definitions(), *called, body, *sorted(declarations), "!0 = !{}", ""])
+    return "\n".join([*head, *shared, *module.lines(), "!0 = !{}", ""])
 
 
 def emit_prepare(program: Program, host: Cpu) -> str | None:
@@ -48,9 +40,10 @@ def emit_prepare(program: Program, host: Cpu) -> str | None:
     return emit(replace(program, phases=phases), host) if phases else None
 
 
-def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Pages, declarations: set[str]) -> str:
+def _phase(module: ModuleWriter, phase: Phase, number: int, buffers: int) -> str:
     used = buffers_of(phase)
-    w = Writer(declarations, _index_type(used))
+    are_small = all(b.elements < MOST_SHORT_ELEMENTS for b in used)
+    w = Writer(module.declarations, "i32" if are_small else "i64")
     w.here.append("entry:")
     pointers: dict[Buffer, str] = {}
     for b in used:
@@ -64,13 +57,9 @@ def _phase(program: Program, phase: Phase, number: int, target: Gpu, pages: Page
     block = BlockWriter(w, phase.threads, pointers)
     w.push()
     block.digits(block.block, phase.loops, True)
-    StatementWriter(w, lambda tile: TileWriter(w, tile, pointers, pages, target), block).write(phase.body)
+    StatementWriter(w, module.tile_writer(w, pointers), block).write(phase.body)
     w.line("ret void")
-    parameters = ", ".join(f"ptr %b{k}" for k in range(len(program.buffers)))
+    parameters = ", ".join(f"ptr %b{k}" for k in range(buffers))
     # With one block as the least, the assembler spills no register for the sake of occupancy.
     attributes = f'nounwind "nvvm.maxntid"="{phase.threads}" "nvvm.minctasm"="{phase.residents}"'
     return w.function(f"ptx_kernel void @phase{number}({parameters}) {attributes}")
-
-
-def _index_type(buffers: Sequence[Buffer]) -> Dtype:
-    return "i32" if all(b.elements < MOST_SHORT_ELEMENTS for b in buffers) else "i64"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stormdrop.base.errors import BuildError
+from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
 from stormdrop.codegen.text import SsaValue, Writer
 from stormdrop.ir.affine import affine
@@ -63,48 +64,43 @@ class MatrixWriter:
             registers = [a[i][0], a[i + 1][0], a[i][1], a[i + 1][1]] if len(pair) == 2 else [a[i][0], "", a[i][1], ""]
             for j, chunk in enumerate(columns):
                 places = [(row, chunk + n) for row in pair for n in range(per_group)]
-                found = self._multiplied(registers, b[j], self._split([table[p] for p in places]))
-                table.update(zip(places, self._joined(found)))
+                results = self._multiplied(registers, b[j], self._split([table[p] for p in places]))
+                table.update(zip(places, self._joined(results)))
         return [table[p] for p in self.at.all]
 
     # Accumulators: vectors in the program, scalars in the instruction
 
     def _split(self, accs: Sequence[SsaValue]) -> Registers:
-        found: Registers = []
+        registers: Registers = []
         for acc in accs:
             if acc.lanes == 1:
-                found.append(acc.name)
+                registers.append(acc.name)
             else:
-                found += [self._element(acc, n) for n in range(acc.lanes)]
-        return found
+                registers += [self._element(acc, n) for n in range(acc.lanes)]
+        return registers
 
     def _element(self, acc: SsaValue, n: int) -> str:
         if not acc.name.startswith("%"):  # a literal, the initial value of the sum
             return "0.0"
         return self.w.op(f"extractelement {acc}, i64 {n}")
 
-    def _joined(self, found: Registers) -> list[SsaValue]:
+    def _joined(self, registers: Registers) -> list[SsaValue]:
         lanes = self.tile.lanes
         if lanes == 1:
-            return [SsaValue(name, "f32") for name in found]
-        joined: list[SsaValue] = []
-        for k in range(0, len(found), lanes):
-            name = "poison"
-            for n in range(lanes):
-                name = self.w.op(f"insertelement <{lanes} x float> {name}, float {found[k + n]}, i64 {n}")
-            joined.append(SsaValue(name, "f32", lanes))
-        return joined
+            return [SsaValue(name, "f32") for name in registers]
+        vectors = [registers[k : k + lanes] for k in range(0, len(registers), lanes)]
+        return [SsaValue(v.joined(self.w, "float", vector), "f32", lanes) for vector in vectors]
 
     # Fragments
 
     def _fragments(self, f: Fragment, groups: Sequence[Instance], is_row: bool) -> list[Registers]:
         """Returns for each group its two registers, k 0 and k 1."""
-        found: list[Registers] = []
+        by_group: list[Registers] = []
         if f.is_scalar:
             for group in groups:
                 self.at.place(*group)
-                found.append([self._scalar(f, half) for half in range(2)])
-            return found
+                by_group.append([self._scalar(f, half) for half in range(2)])
+            return by_group
         for k in range(0, len(groups), 2):
             self.at.place(*groups[k])
             first = self._offset(f)
@@ -115,12 +111,12 @@ class MatrixWriter:
             self.at.place(*groups[k])
             registers = self._matrices(f, distance, 4 if is_pair or is_row else 2)
             if not is_pair:
-                found.append([registers[0], registers[2 if is_row else 1]])
+                by_group.append([registers[0], registers[2 if is_row else 1]])
             elif is_row:
-                found += [[registers[0], registers[2]], [registers[1], registers[3]]]
+                by_group += [[registers[0], registers[2]], [registers[1], registers[3]]]
             else:
-                found += [registers[:2], registers[2:]]
-        return found
+                by_group += [registers[:2], registers[2:]]
+        return by_group
 
     def _offset(self, f: Fragment) -> int:
         return sum(c * self.at.offset[a] for a, c in f.access.coefficients)
@@ -219,7 +215,7 @@ class MatrixWriter:
 
     def _once(self, key: object, make: Callable[[], str]) -> str:
         """Returns `make()`, called once for each key in a step: memoised with the loads of the step."""
-        found = self.memory.blocks.setdefault(("matrix", key), [])
-        if not found:
-            found.append(make())
-        return found[0]
+        value = self.memory.blocks.setdefault(("matrix", key), [])
+        if not value:
+            value.append(make())
+        return value[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stormdrop.codegen import values as v
 from stormdrop.codegen.lanes import Lanes
@@ -27,7 +27,7 @@ class Pages:
     The key is the value as an LLVM literal: 0.0 and -0.0 differ, all NaNs are equal.
     """
 
-    elements: dict[tuple[str, Dtype], int]
+    elements: dict[tuple[str, Dtype], int] = field(default_factory=dict[tuple[str, Dtype], int])
 
     def get(self, value: Scalar, dtype: Dtype, elements: int) -> str:
         key = (literal(value, dtype), dtype)
@@ -201,26 +201,19 @@ class MemoryWriter:
             uniform = []
         dtype, n = access.buffer.dtype, self.at.lanes
         type, item = vector_type(MEMORY[dtype], n), ITEMSIZE[dtype]
-        fill = splat(filler, dtype, n) if dtype != "bool" else f"splat (i8 {int(filler)})"
+        if access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
+            return v.from_memory(self.w, self._transposed(access), dtype, n)
         if access.spread is Spread.CONTIGUOUS:
             address = self._selected(access, uniform, filler) if uniform else self.address(access)
             if mask is None:
-                raw = self.w.op(f"load {type}, ptr {address}, align {item}")
-            else:
-                raw = self._masked_load(f"load.{_suffix(dtype, n)}.p0", type, ("ptr", address), item, mask, fill)
-        elif access.spread is Spread.TRANSPOSED and self.lanes.tail is None:
-            raw = self._transposed(access)
+                return v.from_memory(self.w, self.w.op(f"load {type}, ptr {address}, align {item}"), dtype, n)
+            name, place = f"load.{_suffix(dtype, n)}.p0", ("ptr", address)
         else:
-            addresses = vector_type("ptr", n), self._addresses(access)
-            bits = mask or SsaValue(splat(True, "bool", n), "bool", n)
-            raw = self._masked_load(f"gather.{_suffix(dtype, n)}.v{n}p0", type, addresses, item, bits, fill)
-        return self._from_memory(raw, dtype, n)
-
-    def _masked_load(
-        self, name: str, type: str, address: tuple[str, str], align: int, mask: SsaValue, fill: str
-    ) -> str:
-        args = (address, ("i32", str(align)), (mask.type, mask.name), (type, fill))
-        return self.w.intrinsic(f"masked.{name}", type, *args)
+            name, place = f"gather.{_suffix(dtype, n)}.v{n}p0", (vector_type("ptr", n), self._addresses(access))
+            mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
+        fill = splat(filler, dtype, n) if dtype != "bool" else f"splat (i8 {int(filler)})"
+        args = (place, ("i32", str(item)), (mask.type, mask.name), (type, fill))
+        return v.from_memory(self.w, self.w.intrinsic(f"masked.{name}", type, *args), dtype, n)
 
     def load_pair(self, low: Access, high: Access) -> SsaValue | None:
         """Returns two adjacent elements that all lanes share, in a single load; None for any other pair."""
@@ -240,19 +233,14 @@ class MemoryWriter:
         address = self._selected(access, uniform, filler) if uniform else self.address(access)
         inside = self.lanes.condition(by_lane) if by_lane else None
         if inside is not None:
-            wanted = self.lanes.both(self.lanes.live(), inside)
-            some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (wanted.type, wanted.name))
+            read_lanes = self.lanes.both(self.lanes.live(), inside)
+            some = w.intrinsic(f"vector.reduce.or.v{self.at.lanes}i1", "i1", (read_lanes.type, read_lanes.name))
             address = w.op(f"select i1 {some}, ptr {address}, ptr {self.pages.get(filler, dtype, 1)}")
-        value = self._from_memory(w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}"), dtype, 1)
+        raw = w.op(f"load {MEMORY[dtype]}, ptr {address}, align {ITEMSIZE[dtype]}")
+        value = v.from_memory(w, raw, dtype, 1)
         if inside is None or otherwise is None:  # lanes with a failing guard are not used
             return value
         return v.choice(w, inside, value, v.constant(otherwise, dtype, 1))
-
-    def _from_memory(self, raw: str, dtype: Dtype, lanes: int) -> SsaValue:
-        if dtype != "bool":
-            return SsaValue(raw, dtype, lanes)
-        zero = "0" if lanes == 1 else "zeroinitializer"
-        return SsaValue(self.w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
     def prefetch(self, p: Prefetch, trip: int) -> None:
         """Prefetches this run's share of the next block's lines for one trip of the innermost loop: `trip` elements."""
@@ -262,10 +250,9 @@ class MemoryWriter:
         first = affine(binary("mod", p.use.expr(), lines)).scaled(LINE_BYTES) + affine(p.distance).scaled(item)
         self.at.place(*self.at.all[0])
         pointer = w.op(f"getelementptr i8, ptr {self.address(p.access)}, {w.index} {w.affine(first)}")
-        w.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for line in range(0, lines, p.uses):
             address = self._moved(pointer, line * LINE_BYTES)
-            w.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {L2}, i32 1)")
+            w.effect("prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", str(L2)), ("i32", "1"))
 
     # Transposed blocks
 
@@ -319,16 +306,14 @@ class MemoryWriter:
         """Stores one value or vector; `inside` is a mask in addition to the mask of the live lanes."""
         dtype, n, w = access.buffer.dtype, self.at.lanes, self.w
         item = ITEMSIZE[dtype]
-        if dtype == "bool":
-            value = SsaValue(w.op(f"zext {value} to {vector_type('i8', value.lanes)}"), "bool", value.lanes)
-        type = vector_type(MEMORY[dtype], value.lanes)
+        raw, type = v.to_memory(w, value), value.memory_type
         mask = self.lanes.live() if access.masked else None
         if inside is not None:
             mask = self.lanes.both(mask, inside)
         if access.spread is not Spread.STRIDED:
             address = self.address(access)
             if mask is None:
-                w.line(f"store {type} {value.name}, ptr {address}, align {item}")
+                w.line(f"store {type} {raw}, ptr {address}, align {item}")
                 return
             ending = _suffix(dtype, n)
             if dtype in ("i8", "u8") and mask.name.count("true") == 1:
@@ -344,17 +329,12 @@ class MemoryWriter:
                 # that one lane is live, stores the element before truncation (8 bytes). A bitcast to float avoids it.
                 code, kind = _FLOAT_OF_BYTES[item]
                 ending, type = f"v{n}{code}", vector_type(kind, n)
-                value = SsaValue(w.op(f"bitcast {value} to {type}"), dtype, n)
-            self._call(f"masked.store.{ending}.p0", (type, value.name), ("ptr", address), item, mask)
-            return
-        addresses = vector_type("ptr", n), self._addresses(access)
-        mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
-        self._call(f"masked.scatter.{_suffix(dtype, n)}.v{n}p0", (type, value.name), addresses, item, mask)
-
-    def _call(self, name: str, value: tuple[str, str], to: tuple[str, str], align: int, mask: SsaValue) -> None:
-        args = [value, to, ("i32", str(align)), (mask.type, mask.name)]
-        self.w.declare(f"declare void @llvm.{name}({', '.join(type for type, _ in args)})")
-        self.w.line(f"call void @llvm.{name}({', '.join(f'{type} {x}' for type, x in args)})")
+                raw = w.op(f"bitcast {value} to {type}")
+            name, place = f"store.{ending}.p0", ("ptr", address)
+        else:
+            name, place = f"scatter.{_suffix(dtype, n)}.v{n}p0", (vector_type("ptr", n), self._addresses(access))
+            mask = mask or SsaValue(splat(True, "bool", n), "bool", n)
+        w.effect(f"masked.{name}", (type, raw), place, ("i32", str(item)), (mask.type, mask.name))
 
 
 _FLOAT_OF_BYTES = {2: ("f16", "half"), 4: ("f32", "float")}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 from stormdrop.codegen import trigonometry
 from stormdrop.codegen.text import Writer, suffix, vector_type
@@ -45,11 +46,8 @@ def definitions(ir: str, attributes: str, declarations: set[str]) -> list[str]:
     call to `declarations`.
     """
     called = sorted({(name, int(lanes or 1), element) for name, lanes, element in _CALL.findall(ir)})
-    found: dict[str, None] = {}
-    for name, lanes, element in called:
-        for part in _DEFINITIONS[name](lanes, element, attributes, declarations):
-            found[part] = None
-    return list(found)
+    parts = [_DEFINITIONS[name](lanes, element, attributes, declarations) for name, lanes, element in called]
+    return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _sine(lanes: int, element: str, attributes: str, declarations: set[str]) -> list[str]:
@@ -75,8 +73,8 @@ def _lane_by_lane(name: str, arguments: Sequence[str], lanes: int, element: str,
         one = w.op(f"call {scalar} @{name}.{element}({', '.join(given)})")
         result = w.op(f"insertelement {kind} {result}, {scalar} {one}, i64 {k}")
     w.line(f"ret {kind} {result}")
-    taken = ", ".join(a if " " in a else f"{kind} {a}" for a in arguments)
-    return [w.function(f"internal {kind} @{name}.{suffix(element, lanes)}({taken}) {attributes}")]
+    parameters = ", ".join(a if " " in a else f"{kind} {a}" for a in arguments)
+    return [w.function(f"internal {kind} @{name}.{suffix(element, lanes)}({parameters}) {attributes}")]
 
 
 def _fmod(attributes: str, declarations: set[str]) -> str:

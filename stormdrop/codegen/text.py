@@ -42,6 +42,10 @@ class SsaValue:
     def type(self) -> str:
         return vector_type(LLVM[self.dtype], self.lanes)
 
+    @property
+    def memory_type(self) -> str:
+        return vector_type(MEMORY[self.dtype], self.lanes)
+
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
 
@@ -143,13 +147,17 @@ class Writer:
         self.count += 1
         return f"{hint}{self.count}"
 
-    def declare(self, text: str) -> None:
-        self.declarations.add(text)
-
     def intrinsic(self, name: str, result: str, *args: tuple[str, str]) -> str:
         """Calls `llvm.name` with (type, value) arguments."""
-        self.declare(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
-        return self.op(f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})")
+        return self.op(self._call(name, result, args))
+
+    def effect(self, name: str, *args: tuple[str, str]) -> None:
+        """Calls `llvm.name`, which has no result."""
+        self.line(self._call(name, "void", args))
+
+    def _call(self, name: str, result: str, args: Sequence[tuple[str, str]]) -> str:
+        self.declarations.add(f"declare {result} @llvm.{name}({', '.join(type for type, _ in args)})")
+        return f"call {result} @llvm.{name}({', '.join(f'{type} {value}' for type, value in args)})"
 
     def function(self, head: str) -> str:
         """Returns the definition of the function; `head` holds result, name, parameters and attributes."""

@@ -74,8 +74,10 @@ class TileWriter:
             assert isinstance(memory, BlockMemoryWriter)
             assert matrix is not None
             if matrix.kernel not in self.target.microkernels:
-                told = "which the schedule asks for, are not the precision of the target"
-                raise BuildError(f"{self.stage.id}: products by {matrix.kernel.name}, {told}")
+                raise BuildError(
+                    f"{self.stage.id}: the schedule has products by {matrix.kernel.name}, which {self.target.name} "
+                    "lacks at its precision; compile for the precision at which the schedule was tuned"
+                )
             self.accs = MatrixWriter(self.w, self.at, memory).update(s, self.accs)
             return
         neutral = identity_of(self.stage.combiner, s.value.dtype)
@@ -258,15 +260,11 @@ class TileWriter:
         for row, chunk in self.at.all:
             if chunk == 0 or not self.stage.vector_is_reduced:
                 self.at.place(row, chunk)
-                self._finish_one(s)
-
-    def _finish_one(self, s: Finish) -> None:
-        """Stores a row and vector if the stage's guard holds: in a branch, or masked if the guard varies by lane."""
-        limits = self.at.undecided_limits()
-        if limits:
-            self.w.branch(self.w.integer(conjunction(limits)), lambda: self._finish_live(s))
-        else:
-            self._finish_live(s)
+                limits = self.at.undecided_limits()
+                if limits:
+                    self.w.branch(self.w.integer(conjunction(limits)), lambda: self._finish_live(s))
+                else:
+                    self._finish_live(s)
 
     def _finish_live(self, s: Finish) -> None:
         """Stores an instance that is not dead. Values computed in its branch are not used in another."""
@@ -280,6 +278,7 @@ class TileWriter:
         memory.is_finishing = False
 
     def _finish_guarded(self, s: Finish) -> None:
+        """Stores a row and vector if the stage's guard holds: in a branch, or masked if the guard varies by lane."""
         if s.is_asynchronous and self.evaluator.copied(s.value, s.store):
             return
         guard = [] if self.stage.guard is None else conjuncts(self.stage.guard)

@@ -13,40 +13,18 @@ The f32 functions are computed in f64: its 53 bits make the reduction short and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
+from stormdrop.codegen.polynomials import COEFFICIENTS
 from stormdrop.codegen.text import Writer
-from stormdrop.codegen.vector import F32, F64, Vector
+from stormdrop.codegen.vector import F64, Vector
+from stormdrop.ir.dtypes import Dtype
 
 NEAR = 1e5
 """Three parts of π/2 are enough up to here: the products of two of them with a quotient below 2^20 are exact."""
 SINE = "sd.sine"
 _TABLE = "@sd.two_over_pi"
 
-# (sin(r) / r - 1) / z and (cos(r) - 1 + z/2) / z^2 with z = r^2, |r| <= pi/4. The shorter polynomials suffice for f32.
-_SIN = {
-    F32: (-0.16666654937154501, 0.008332177716181508, -0.00019517238793326482),
-    F64: (
-        -0.16666666666666632,
-        0.008333333333322486,
-        -0.0001984126982985339,
-        2.755731370507887e-06,
-        -2.5050759892510507e-08,
-        1.5896886705735254e-10,
-    ),
-}
-_COS = {
-    F32: (0.04166664685456453, -0.0013887366905845136, 2.4438378901807972e-05),
-    F64: (
-        0.0416666666666666,
-        -0.001388888888887447,
-        2.480158728966692e-05,
-        -2.755731439927309e-07,
-        2.0875728995722067e-09,
-        -1.1359917424673839e-11,
-    ),
-}
 # pi/2 in parts of 33, 33 and 53 bits.
 _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 
@@ -54,7 +32,7 @@ _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
 def sine(v: Vector, x: str, quadrant: int) -> str:
     """Emits sin(x + quadrant * pi/2)."""
     wide, given = v.wide, v.widened(x)
-    usual = _near(wide, given, quadrant, _SIN[v.format], _COS[v.format])
+    usual = _near(wide, given, quadrant, v.format.dtype)
     far = v.is_true("ogt", v.call("fabs", x), v.const(NEAR))
 
     def reduced_exactly() -> str:
@@ -64,23 +42,25 @@ def sine(v: Vector, x: str, quadrant: int) -> str:
     return v.narrowed(v.out.rarely(v.any(far), wide.floats, usual, reduced_exactly))
 
 
-def _near(v: Vector, x: str, quadrant: int, sine: Sequence[float], cosine: Sequence[float]) -> str:
+def _near(v: Vector, x: str, quadrant: int, fit: Dtype) -> str:
     rounder = v.const(v.format.rounder)
     rounded = v.fma(x, v.const(2.0 / math.pi), rounder)
     n = v.sub(rounded, rounder)
     r = x
     for part in _HALF_PI:
         r = v.fma(n, v.const(-part), r)
-    return _at_quadrant(v, r, v.integer("add", v.to_bits(rounded), quadrant), sine, cosine)
+    return _at_quadrant(v, r, v.integer("add", v.to_bits(rounded), quadrant), fit)
 
 
-def _at_quadrant(v: Vector, r: str, turns: str, sine: Sequence[float], cosine: Sequence[float]) -> str:
-    """Emits sin(r + turns * pi/2); only the two lowest bits of `turns` count."""
+def _at_quadrant(v: Vector, r: str, turns: str, fit: Dtype) -> str:
+    """Emits sin(r + turns * pi/2); only the two lowest bits of `turns` count. The shorter polynomials of f32 suffice
+    for a result that is narrowed to f32.
+    """
     z = v.mul(r, r)
     one = v.const(1.0)
     # r * (1 + ...) and not r + ...: that would lose the sign of -0.
-    sin_r = v.mul(r, v.fma(z, v.polynomial(z, sine), one))
-    cos_r = v.fma(z, v.polynomial(z, (-0.5, *cosine)), one)
+    sin_r = v.mul(r, v.fma(z, v.polynomial(z, COEFFICIENTS["sin", fit]), one))
+    cos_r = v.fma(z, v.polynomial(z, (-0.5, *COEFFICIENTS["cos", fit])), one)
     is_odd = v.out.op(f"trunc {v.ints} {turns} to {v.kind('i1')}")
     sign = v.integer("shl", v.integer("and", turns, 2), 62)
     return v.from_bits(v.integers("xor", v.to_bits(v.select(is_odd, cos_r, sin_r)), sign))
@@ -151,7 +131,7 @@ def _far(w: Writer, v: Vector, size: str) -> str:
     opposite = w.op(f"sub i64 0, {quotient}")
     turns = w.op(f"select i1 {negative}, i64 {opposite}, i64 {quotient}")
     turns = v.integers("add", turns, "%quadrant")
-    return _at_quadrant(v, v.select(negative, v.neg(r), r), turns, _SIN[F64], _COS[F64])
+    return _at_quadrant(v, v.select(negative, v.neg(r), r), turns, "f64")
 
 
 def _times(w: Writer, a: str, b: str) -> str:

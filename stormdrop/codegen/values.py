@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stormdrop.base.errors import BuildError
 from stormdrop.codegen import half_conversions as halves
 from stormdrop.codegen import routines, vecmath
@@ -26,6 +28,26 @@ def broadcast(w: Writer, v: SsaValue, lanes: int) -> SsaValue:
     type = vector_type(LLVM[v.dtype], lanes)
     one = w.op(f"insertelement {type} poison, {v}, i64 0")
     return SsaValue(w.op(f"shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer"), v.dtype, lanes)
+
+
+def joined(w: Writer, element: str, parts: Sequence[str]) -> str:
+    """Emits a vector of scalars of the LLVM type `element`."""
+    type, result = vector_type(element, len(parts)), "poison"
+    for i, part in enumerate(parts):
+        result = w.op(f"insertelement {type} {result}, {element} {part}, i64 {i}")
+    return result
+
+
+def to_memory(w: Writer, x: SsaValue) -> str:
+    """Emits the form of a value in memory: a bool is a byte there and a bit in a register."""
+    return x.name if x.dtype != "bool" else w.op(f"zext {x} to {x.memory_type}")
+
+
+def from_memory(w: Writer, raw: str, dtype: Dtype, lanes: int) -> SsaValue:
+    if dtype != "bool":
+        return SsaValue(raw, dtype, lanes)
+    zero = "0" if lanes == 1 else "zeroinitializer"
+    return SsaValue(w.op(f"icmp ne {vector_type('i8', lanes)} {raw}, {zero}"), "bool", lanes)
 
 
 def together(w: Writer, *values: SsaValue) -> tuple[list[SsaValue], int]:
@@ -172,7 +194,7 @@ def function(w: Writer, fn: str, x: SsaValue, fma: bool) -> SsaValue:
 
 
 def _reinterpreted(w: Writer, x: SsaValue, dtype: Dtype) -> SsaValue:
-    """Emits the same bits as another type of the same size; a bool is a byte in memory and one bit in a register."""
+    """Emits the same bits as another type of the same size; the bits of a bool are its byte in memory."""
     if dtype == "bool":
         return comparison(w, "ne", x, constant(0, x.dtype, x.lanes))
     how = "zext" if x.dtype == "bool" else "bitcast"

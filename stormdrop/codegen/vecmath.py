@@ -5,69 +5,19 @@ is straight-line, except that sin and cos jump over a call, and fmod is a call (
 code calls only routines of its module, and intrinsics that lower to instructions on SSE4.1, AVX and NEON. The object
 therefore keeps no external symbol. NaN propagates, infinities and signed zeros behave as NumPy's, subnormals are kept.
 
-Coefficients are weighted minimax (Remez) fits, refitted after rounding the leading coefficients to the type. The table
-lists the largest measured errors in units of the last place, with fma / without. In f32, every float of the relevant
-range was measured, and 6 million samples of sin and cos. In f64, 6 million samples were measured, of erf 48,000. For
-each of expm1, log1p and pow, 2 million samples were measured.
-
-           exp          log          tanh         erf          sigmoid      sin, cos     expm1        log1p
-    f32    1.62 / 1.92  0.96 / 0.96  1.94 / 1.95  1.67 / 1.98  1.70 / 1.71  0.57 / 0.57  1.38 / 1.47  1.44 / 1.43
-    f64    1.47 / 2.16  0.82 / 0.82  2.07 / 2.10  1.60 / 1.68  1.70 / 1.74  2.77 / 2.77  1.79 / 1.91  1.43 / 1.44
-
-The errors of pow are 0.50 in f32 and 0.89 in f64 (0.53 if the result is neither huge nor tiny).
+docs/numerics.md lists the largest measured errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stormdrop.codegen.exponential import exp, expm1, log, log1p, reduce_exp, reduced_expm1
-from stormdrop.codegen.powers import power
+from stormdrop.codegen.exponential import exp, expm1, log, log1p, power, reduce_exp, reduced_expm1
+from stormdrop.codegen.polynomials import COEFFICIENTS
 from stormdrop.codegen.routines import fmod
 from stormdrop.codegen.text import Writer
 from stormdrop.codegen.trigonometry import sine
-from stormdrop.codegen.vector import F32, F64, FORMATS, Vector
-
-# -ln(erfc x) / x - 1 on 0 <= x <= erf_end, weighted by its effect on erf, which is small for small erfc.
-_ERF = {
-    F32: (
-        0.128379166,
-        0.636619568,
-        0.102776304,
-        -0.0191478021,
-        -0.000169555162,
-        0.00167573756,
-        -0.000637400779,
-        0.000118872493,
-        -9.38924859e-06,
-    ),
-    F64: (
-        0.12837916709551256,
-        0.6366197723675898,
-        0.10277260330135765,
-        -0.01912844699381498,
-        -0.00020919484693644695,
-        0.001696207626744345,
-        -0.0005901322483063017,
-        2.590394994546877e-05,
-        6.442170534224175e-05,
-        -2.9577771441293744e-05,
-        3.172450448942361e-06,
-        3.130083354952092e-06,
-        -2.034827441040786e-06,
-        5.69090935776978e-07,
-        -1.0905028953828767e-08,
-        -6.60671899454274e-08,
-        3.469483956277967e-08,
-        -1.0801866094538237e-08,
-        2.3662434013092914e-09,
-        -3.76942523358211e-10,
-        4.3114622864557466e-11,
-        -3.3717317344988025e-12,
-        1.6183206436024335e-13,
-        -3.599619710153303e-15,
-    ),
-}
+from stormdrop.codegen.vector import FORMATS, Vector
 
 
 def emit(fn: str, out: Writer, args: Sequence[str], dtype: str, lanes: int, fma: bool) -> str:
@@ -122,7 +72,7 @@ def _erf(v: Vector, x: str) -> str:
     """Emits erf |x| = 1 - exp(ln erfc |x|) = -(s - 1 + s q): one polynomial for all x, and copysign drops the minus."""
     magnitude = v.at_most(v.call("fabs", x), v.format.erf_end)
     minus = v.neg(magnitude)
-    log_erfc = v.fma(minus, v.polynomial(magnitude, _ERF[v.format]), minus)
+    log_erfc = v.fma(minus, v.polynomial(magnitude, COEFFICIENTS["erf", v.format.dtype]), minus)
     r, s = reduce_exp(v, log_erfc)
     return v.call("copysign", v.fma(s, reduced_expm1(v, r), v.add(s, v.const(-1.0))), x)
 

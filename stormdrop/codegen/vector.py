@@ -14,7 +14,7 @@ from stormdrop.ir.expr import Dtype
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class FloatFormat:
     """An IEEE format, with the constants that depend only on the format."""
 
     dtype: Dtype
@@ -39,7 +39,7 @@ class Format:
         return int(struct.unpack(int_code, struct.pack(float_code, value))[0])
 
 
-F32 = Format(
+F32 = FloatFormat(
     dtype="f32",
     int_name="i32",
     mantissa_bits=23,
@@ -51,7 +51,7 @@ F32 = Format(
     erf_end=4.0,
     ln2=(0.693145751953125, 1.4286068203094173e-06),
 )
-F64 = Format(
+F64 = FloatFormat(
     dtype="f64",
     int_name="i64",
     mantissa_bits=52,
@@ -71,7 +71,7 @@ class Vector:
     """A writer of instructions on values of a format and lane count."""
 
     out: Writer
-    format: Format
+    format: FloatFormat
     lanes: int
     has_fma: bool
 
@@ -194,12 +194,17 @@ class Vector:
 
     # Bits
 
+    def int_const(self, value: int) -> str:
+        return str(value) if self.lanes == 1 else f"splat ({self.format.int_name} {value})"
+
     def integer(self, op: str, a: str, b: int) -> str:
-        literal = str(b) if self.lanes == 1 else f"splat ({self.format.int_name} {b})"
-        return self.integers(op, a, literal)
+        return self.integers(op, a, self.int_const(b))
 
     def integers(self, op: str, a: str, b: str) -> str:
         return self.out.op(f"{op} {self.ints} {a}, {b}")
+
+    def select_bits(self, condition: str, a: str, b: str) -> str:
+        return self.out.op(f"select {self.kind('i1')} {condition}, {self.ints} {a}, {self.ints} {b}")
 
     def to_bits(self, x: str) -> str:
         return self.out.op(f"bitcast {self.floats} {x} to {self.ints}")

@@ -1,12 +1,11 @@
 """Built kernels of models with open dimensions, kept in the cache directory between processes.
 
-A file holds all kernels of a model at one size. Its name is a digest of everything that decided them: tasks,
-schedules, strides, packing layouts, the target, and the versions of this package (its source files included) and of
-LLVM. What was tuned since gives other schedules, and so another name.
+A file (`model.container`) holds all kernels of a model at one size. Its name is a digest of everything that decides
+the kernels: tasks, schedules, strides, packing layouts, the target, this package's source files, and LLVM's version.
 
-The files are native code. One is read only if it is an ordinary file of this user that nobody else may write, in a
-directory for which the same holds, and if its checksum is right. The least recently used go when all together are
-larger than `MOST_BYTES`. A cache that cannot be read or written costs time, never a result.
+The files are native code. A file is read only if this user owns the file and its directory, and no other user may write
+to them. The least recently used files are deleted when all files together exceed `MOST_BYTES`. A cache that cannot be
+read or written costs time, never a result.
 """
 
 from __future__ import annotations
@@ -15,42 +14,27 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import UserError, warn
-from stormdrop.base.files import opened
+from stormdrop.base.files import opened, replacing
 from stormdrop.base.paths import cache_dir, package_root
 from stormdrop.base.version import __version__
 from stormdrop.builder.building import BuiltKernel
-from stormdrop.builder.phase_summary import SUMMARY_FORM, PhaseSummary
 from stormdrop.codegen.llvm import llvm_version
 from stormdrop.compiler.kernel_builds import Job, build_kernels
-from stormdrop.device.artifact import ARTIFACT_FORM, Artifact
-from stormdrop.ir.strict import LARGEST, Nullable, conform, parsed
-from stormdrop.lower.packed_layout import PackedLayout
+from stormdrop.model.container import VERSION, Kind, read_container, write_container
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 
 _log = logging.getLogger("stormdrop.compile")
 
 MOST_BYTES = 1 << 30
-FORMAT = 3
-_MAGIC = b"\x89SDKRN\r\n"
-_DIGEST_BYTES = 32
-_KERNEL = {
-    "code_bytes": range(1, LARGEST + 1),
-    "is_changed": bool,
-    "layout": Nullable(list),
-    "deviation": frozenset(("", "fitted", "shared")),
-    "phases": [SUMMARY_FORM],
-    **ARTIFACT_FORM,
-}
 
 
 def default_folder() -> Path:
@@ -58,7 +42,7 @@ def default_folder() -> Path:
 
 
 class KeptKernels:
-    """The kernels in one directory, which is made when the first are kept."""
+    """The kernels in one directory, which is created with the first file."""
 
     def __init__(self, folder: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._folder = default_folder() if folder is None else folder
@@ -66,62 +50,55 @@ class KeptKernels:
         self.hits = 0
 
     def build(self, jobs: Sequence[Job], target: Target, rules: Sequence[Rule] = RULES) -> list[BuiltKernel]:
-        """As `build_kernels`, unless they were built before. Kernels of the user's own rules are not kept."""
+        """Returns the kernels of `build_kernels`, from a file if possible. Kernels of user rules are not kept."""
         if tuple(rules) != tuple(RULES) or not jobs:
             return build_kernels(jobs, target, rules=rules)
         path = self._folder / f"{_key(jobs, target)}.kernels"
-        found = self._read(path, len(jobs))
-        if found is not None:
+        kernels = self._read(path, len(jobs))
+        if kernels is not None:
             self.hits += 1
-            return found
+            return kernels
         built = build_kernels(jobs, target, rules=rules)
-        if all(kernel.deviation != "default" for kernel in built):  # why, is told whenever it is tried
+        if all(kernel.deviation != "default" for kernel in built):  # every process warns of a replaced schedule
             self._write(path, built)
         return built
 
     def _read(self, path: Path, count: int) -> list[BuiltKernel] | None:
-        """None where there is no such file, where it cannot be trusted, and where it is damaged."""
+        """Returns the kernels of a file; None if it is absent, untrusted or damaged."""
         try:
             if not _is_own(path.parent, os.stat(path.parent, follow_symlinks=False)):
                 return None
             with opened(path, str(path), getattr(os, "O_NOFOLLOW", 0)) as file:
                 if not _is_own(path, os.fstat(file.fileno())):
                     return None
-                data = file.read()
-            kernels = _decoded(data)
+                kernels = read_container(file, str(path)).content(tuple[BuiltKernel, ...])
             os.utime(path)  # it was used
-        except (UserError, OSError, ValueError, TypeError) as error:
+        except (UserError, OSError, MemoryError, ValueError) as error:
             if path.exists():
                 _log.info("kernels are built again: %s", error)
             return None
-        return kernels if len(kernels) == count else None
+        return list(kernels) if len(kernels) == count else None
 
     def _write(self, path: Path, built: Sequence[BuiltKernel]) -> None:
-        temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_own(self._folder, os.stat(self._folder, follow_symlinks=False)):
                 return
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-            try:
-                with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                    file.write(_encoded(built))
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with replacing(path, follow_links=False, mode=0o600, is_synced=False) as write:
+                write_container(write, Kind.KERNELS, tuple[BuiltKernel, ...], tuple(built))
             self._evict()
-        except OSError as error:
-            _log.info("built kernels are not kept: %s", error.strerror or error)
+        except (UserError, OSError) as error:
+            _log.info("built kernels are not kept: %s", error)
 
     def _evict(self) -> None:
-        """Delete the least recently used files until the others fit."""
-        found: list[tuple[float, int, Path]] = []
+        """Deletes the least recently used files until the others fit."""
+        files: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with suppress(OSError):
                 status = path.stat(follow_symlinks=False)
-                found.append((status.st_mtime, status.st_size, path))
+                files.append((status.st_mtime, status.st_size, path))
         total = 0
-        for _, size, path in sorted(found, reverse=True):
+        for _, size, path in sorted(files, reverse=True):
             total += size
             if total > self._most_bytes:
                 with suppress(OSError):
@@ -129,7 +106,7 @@ class KeptKernels:
 
 
 def _is_own(path: Path, status: os.stat_result) -> bool:
-    """Whether nobody but this user can have written it; says so where somebody might."""
+    """Returns whether only this user can have written a file or directory; warns otherwise."""
     kind = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     if kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return True
@@ -144,58 +121,19 @@ def _key(jobs: Sequence[Job], target: Target) -> str:
             job.schedule.to_json() if job.schedule is not None else None,
             sorted(job.strides.items()),
             job.code,
-            job.packing.to_json() if job.packing is not None else None,
+            encode(job.packing),
         ]
         for job in jobs
     ]
-    tree = [FORMAT, __version__, llvm_version(), _source_digest(), target.to_json(), listed]
+    tree = [VERSION, __version__, llvm_version(), _source_digest(), target.to_json(), listed]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 @cache
 def _source_digest() -> str:
-    """Of the package's source files: between two releases, a version says nothing."""
+    """Returns a digest of the package's source files: between two releases the version stays the same."""
     digest = hashlib.sha256()
     root = package_root() / "stormdrop"
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
-
-
-def _encoded(built: Sequence[BuiltKernel]) -> bytes:
-    header = json.dumps(
-        [
-            {
-                "code_bytes": len(kernel.artifact.code),
-                "is_changed": kernel.is_changed,
-                "layout": kernel.layout.to_json() if kernel.layout is not None else None,
-                "deviation": kernel.deviation,
-                "phases": [phase.to_json() for phase in kernel.phases],
-                **kernel.artifact.to_json(),
-            }
-            for kernel in built
-        ]
-    ).encode()
-    data = b"".join((_MAGIC, len(header).to_bytes(8, "little"), header, *(k.artifact.code for k in built)))
-    return data + hashlib.sha256(data).digest()
-
-
-def _decoded(data: bytes) -> list[BuiltKernel]:
-    """Raises ValueError."""
-    body, checksum = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
-        raise ValueError("a damaged file of kernels")
-    at = len(_MAGIC) + 8
-    end = at + int.from_bytes(body[len(_MAGIC) : at], "little")
-    rows: Any = parsed(body[at:end])
-    conform(rows, [_KERNEL], "kernels")
-    found: list[BuiltKernel] = []
-    for row in rows:
-        code = body[end : end + row["code_bytes"]]
-        if len(code) != row["code_bytes"]:
-            raise ValueError("kernels are cut short")
-        end += len(code)
-        layout = PackedLayout.from_json(row["layout"]) if row["layout"] is not None else None
-        phases = tuple(map(PhaseSummary.from_json, row["phases"]))
-        found.append(BuiltKernel(Artifact.from_json(row, code), row["is_changed"], layout, phases, row["deviation"]))
-    return found

@@ -10,18 +10,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import Any
 
+from stormdrop.base.codec import decode
 from stormdrop.base.errors import BuildError, RunError, ScheduleError, warn
 from stormdrop.builder.building import BuiltKernel, Packing, build_for_model
-from stormdrop.builder.phase_summary import PhaseSummary
-from stormdrop.device.artifact import Artifact
 from stormdrop.device.threads import available_cpus
 from stormdrop.ir.tensor import Task
-from stormdrop.lower.packed_layout import PackedLayout
 from stormdrop.lower.program import View
 from stormdrop.measure.process import RequestFailed, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.wire import BuildReply, BuildRequest
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
@@ -86,13 +84,12 @@ def build_kernels(
             except IndexError:
                 return
             try:
-                reply = worker.ask(message_of(jobs[k].task), _request(jobs[k]), settings.build_timeout)
+                job = jobs[k]
+                request = BuildRequest(job.schedule, tuple(job.strides.items()), job.code, job.packing, summarise=True)
+                reply = worker.ask(message_of(job.task), request.message, settings.build_timeout)
+                built[k] = decode(BuildReply, reply).kernel
             except (RequestFailed, RunError):
                 return  # this process builds it, and says what is wrong
-            layout = PackedLayout.from_json(reply["layout"]) if reply["layout"] else None
-            phases = tuple(map(PhaseSummary.from_json, reply["phases"]))
-            artifact = Artifact.from_message(reply["artifact"])
-            built[k] = BuiltKernel(artifact, not reply["is_same"], layout, phases, reply["deviation"])
 
     try:
         helping = [worker.lane.submit(help_out, worker) for worker in workers]
@@ -109,11 +106,3 @@ def build_kernels(
         for worker in workers:
             worker.close()
     return [built[k] if k in built else build_kernel(job, target, rules, told) for k, job in enumerate(jobs)]
-
-
-def _request(job: Job) -> dict[str, Any]:
-    schedule = None if job.schedule is None else job.schedule.to_json()
-    views = {name: list(s) for name, s in job.strides.items()}
-    packing = job.packing.to_json() if job.packing is not None else None
-    request = {"op": "build", "schedule": schedule, "views": views, "code": job.code, "packing": packing}
-    return {**request, "summarise": True}

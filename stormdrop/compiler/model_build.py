@@ -19,18 +19,16 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import warn
 from stormdrop.builder.building import BuiltKernel
-from stormdrop.builder.grouping import concurrent_calls, grouped, means_from
-from stormdrop.builder.phase_summary import PhaseSummary
+from stormdrop.builder.grouping import PhaseSummary, concurrent_calls, grouped, means_from
 from stormdrop.compiler.choose import Choice, Choose, Origin
 from stormdrop.compiler.kernel_builds import Job, build_kernels
 from stormdrop.compiler.placed import placed_phases
 from stormdrop.compiler.specialise import Sharing
 from stormdrop.compiler.stored import StoredSchedules, proved_again, stored_schedules
 from stormdrop.compiler.watcher import silent
-from stormdrop.device.artifact import SLACK_BYTES, Artifact
-from stormdrop.device.group import Group
+from stormdrop.device.arrays import give_back
+from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group
 from stormdrop.device.host_device import HostDevice
-from stormdrop.device.memory import give_back
 from stormdrop.graph.partition import Partition, TaskCall
 from stormdrop.graph.storage import StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from stormdrop.builder.grouping import PlacedPhase
-from stormdrop.builder.phase_summary import PhaseSummary
+from stormdrop.builder.grouping import PhaseSummary, PlacedPhase
 from stormdrop.device.artifact import Artifact
 from stormdrop.graph.storage import Storage
 from stormdrop.ir.expr import ITEMSIZE

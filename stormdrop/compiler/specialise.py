@@ -158,7 +158,7 @@ def open_model(
     """
     specialiser = Specialiser(opened, host, build, build_parts, is_tuned)
     inputs, outputs = (
-        [OpenPort.of(p.name, p.dimensions, p.dtype) for p in ports]
+        [OpenPort(p.name, p.dtype, p.dimensions) for p in ports]
         for ports in (opened.interface.inputs, opened.interface.outputs)
     )
     model = OpenModel(opened.interface.name, inputs, outputs, threads, specialiser)

@@ -1,27 +1,99 @@
 """The result of a build: machine code, and its calling convention (buffers, phases, launches).
 
 An artifact is plain data without addresses: it can be sent to another process or written to a file.
+
+Groups of kernel phases: the work of a host's threads between two barriers.
+
+A model's calls have phases, each a parallel range. By default a barrier follows every phase. A `Group` is a run of
+consecutive phases, of one call or of several, with a barrier only after the last. The group is itself a parallel range,
+whose iterations are divided among the threads. Iteration i of a group of n iterations runs, of each phase in turn, the
+iterations [⌈extent·i/n⌉, ⌈extent·(i+1)/n⌉), all on one thread. A group of one iteration is serial: a chain of phases on
+one thread.
+
+Invariant: an iteration of a group touches nothing that another iteration of the group writes (`builder.grouping`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.codec import LARGEST, Count, Range, Row, Size
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.ir.strict import DTYPE, SIZE, Optional, conform
 from stormdrop.target.scope import Scope
 
-_SCOPES = frozenset(scope.value for scope in Scope if scope is not Scope.SCRATCH)
-ARTIFACT_FORM = {
-    "scratch_bytes": SIZE,
-    "extents": [SIZE],
-    "prepare_extents": [SIZE],
-    "slots": [(str, DTYPE, _SCOPES, SIZE, bool)],
-    "launches": Optional([(range(1, 1 << 31), range(1, 1025), range(1 << 20))]),
-}
-"""Of `Artifact.to_json`, for `strict.conform`."""
+
+@dataclass(frozen=True, slots=True)
+class Group(Row):
+    """Phases without a barrier between them, over a range of `extent` iterations. A phase is written (index of its
+    call, index of the phase in the call).
+    """
+
+    extent: Count
+    phases: tuple[tuple[Size, Size], ...]
+
+    @property
+    def is_serial(self) -> bool:
+        return self.extent == 1
+
+
+def single_groups(extents: Sequence[Sequence[int]]) -> tuple[Group, ...]:
+    """Returns every phase in a group of its own.
+
+    `extents[call][phase]` is the extent of a phase; empty phases are left out.
+    """
+    return tuple(
+        Group(extent, ((call, phase),))
+        for call, phases in enumerate(extents)
+        for phase, extent in enumerate(phases)
+        if extent
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """The words of the pool's step (`%step` in `pool_ir`) that the groups determine, for one phase of one call.
+
+        entry, buffers, scratch, scratch stride | `words`
+
+    The other words are addresses, which the recording device fills in.
+    """
+
+    call: int
+    words: tuple[int, ...]
+
+
+def step_rows(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> list[StepRow]:
+    """Returns the steps of all groups, one for each phase.
+
+    The four `words` of a step are the index of the phase in its call, the extent of the phase, the extent of the group,
+    and a size. The size is the number of steps in the group for its first step, else 0.
+    """
+    rows: list[StepRow] = []
+    for group in groups:
+        for n, (call, phase) in enumerate(group.phases):
+            size = 0 if n else len(group.phases)
+            rows.append(StepRow(call, (phase, extents[call][phase], group.extent, size)))
+    return rows
+
+
+def problem_of(extents: Sequence[Sequence[int]], groups: Sequence[Group]) -> str:
+    """Returns the fault of the groups of a model with phases of these extents; an empty string if there is none.
+
+    The groups, one after the other, must list every phase that is not empty once, in order. Products of extents must
+    not overflow.
+    """
+    wanted = [(call, p) for call, phases in enumerate(extents) for p, extent in enumerate(phases) if extent]
+    if [phase for group in groups for phase in group.phases] != wanted or not all(group.phases for group in groups):
+        return "its groups are not all of its phases in their order"
+    for group in groups:
+        for call, phase in group.phases:
+            extent = extents[call][phase]
+            if group.extent != extent and group.extent * extent > LARGEST:  # the pool multiplies them
+                return f"phase {phase} of step {call} has too many iterations for its group"
+    return ""
+
 
 SLACK_BYTES = 512
 """Padding after packed constants and workspace, where a whole vector may be read past the end; between the scratch of
@@ -29,7 +101,7 @@ two threads it prevents false sharing."""
 
 
 @dataclass(frozen=True, slots=True)
-class BufferSpec:
+class BufferSpec(Row):
     """One entry of the pointer table.
 
     A constant, packed or not, that is not `resident` is read only by the load-time phases.
@@ -38,7 +110,7 @@ class BufferSpec:
     name: str
     dtype: Dtype
     scope: Scope
-    elements: int
+    elements: Size
     resident: bool = True
 
     @property
@@ -55,12 +127,12 @@ class BufferSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Row):
     """How a GPU runs one phase: a one-dimensional grid of one-dimensional blocks, and each block's shared memory."""
 
-    blocks: int
-    threads: int
-    shared_bytes: int
+    blocks: Annotated[int, Range(1, (1 << 31) - 1)]
+    threads: Annotated[int, Range(1, 1024)]
+    shared_bytes: Annotated[int, Range(0, (1 << 20) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +152,12 @@ class Artifact:
 
     code: bytes
     buffers: tuple[BufferSpec, ...]
-    extents: tuple[int, ...]
-    prepare_extents: tuple[int, ...] = ()
-    scratch_bytes: int = 0
+    extents: tuple[Size, ...]
+    prepare_extents: tuple[Size, ...] = ()
+    scratch_bytes: Size = 0
     launches: tuple[Launch, ...] = ()
     prepare_code: bytes = b""
 
-    def to_json(self) -> dict[str, object]:
-        """Everything but the code, as JSON values; `launches` only where there are some, so a CPU's have the form that
-        they always had.
-        """
-        launches = [[launch.blocks, launch.threads, launch.shared_bytes] for launch in self.launches]
-        return {
-            "scratch_bytes": self.scratch_bytes,
-            "extents": list(self.extents),
-            "prepare_extents": list(self.prepare_extents),
-            "slots": [[b.name, b.dtype, b.scope.value, b.elements, b.resident] for b in self.buffers],
-            **({"launches": launches} if launches else {}),
-        }
-
-    @staticmethod
-    def from_json(tree: dict[str, Any], code: bytes, prepare_code: bytes = b"") -> Artifact:
-        """The inverse of `to_json`, for a tree that conforms to `ARTIFACT_FORM`. Raises ValueError."""
-        buffers = tuple(BufferSpec(name, dtype, Scope(scope), *more) for name, dtype, scope, *more in tree["slots"])
-        extents, prepare_extents = tuple(tree["extents"]), tuple(tree["prepare_extents"])
-        launches = tuple(Launch(*launch) for launch in tree.get("launches", ()))
-        if launches and len(launches) != len(extents):
-            raise ValueError(f"{len(launches)} launches for {len(extents)} phases")
-        return Artifact(code, buffers, extents, prepare_extents, tree["scratch_bytes"], launches, prepare_code)
-
-    def to_message(self) -> dict[str, object]:
-        """Plain values for another process (`measure.wire`); the code stays bytes."""
-        prepare = {"prepare_code": self.prepare_code} if self.prepare_code else {}
-        return {"code": self.code, **prepare, **self.to_json()}
-
-    @staticmethod
-    def from_message(data: Any) -> Artifact:
-        """The inverse of `to_message`. Raises UserError."""
-        try:
-            conform(data, {"code": bytes, "prepare_code": Optional(bytes), **ARTIFACT_FORM}, "artifact")
-            return Artifact.from_json(data, data["code"], data.get("prepare_code", b""))
-        except ValueError as error:
-            raise UserError(f"not an artifact: {error}") from error
+    def __post_init__(self) -> None:
+        if self.launches and len(self.launches) != len(self.extents):
+            raise ValueError(f"{len(self.launches)} launches for {len(self.extents)} phases; each phase needs one")

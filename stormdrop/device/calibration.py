@@ -9,15 +9,14 @@ the same numbers. So do measuring processes, since a target is sent to them. An 
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from stormdrop.base.codec import decode, encode, text_of, tree_of
 from stormdrop.base.errors import UserError, warn
 from stormdrop.base.files import replacing
 from stormdrop.base.paths import cache_dir
@@ -50,71 +49,78 @@ def identity(target: Cpu) -> str:
     return f"{target.key()}; {target.name}; caches {caches}; {os.cpu_count()} cpus"
 
 
+@dataclass(frozen=True, slots=True)
+class MachineFile(Generic[_T]):
+    """A measurement of machines: a JSON file for each machine, `name-….json`, in the cache directory."""
+
+    name: str
+    kind: type[_T]
+
+    def path(self, machine: str) -> Path:
+        return cache_dir() / f"{self.name}-{sha256(machine.encode()).hexdigest()[:16]}.json"
+
+    def load(self, machine: str) -> _T | None:
+        """Returns the measurement of a machine, given by its identity; None, with a warning, if it is unreadable."""
+        path = self.path(machine)
+        try:
+            measurement = decode(self.kind, tree_of(_content(path, path.stat().st_mtime_ns)))
+            key = getattr(measurement, "key", machine)  # files of GPUs have none
+            if key != machine:
+                raise ValueError(f"it describes {key!r}")
+            return measurement
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            warn(f"what was measured of this machine, {path}, is ignored: {error}")
+            return None
+
+    def save(self, machine: str, measurement: _T) -> None:
+        """Saves the measurement of a machine; a failure is a warning."""
+        path = self.path(machine)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, follow_links=False) as write:
+                write(text_of(encode(measurement))[0])
+        except (OSError, UserError) as error:
+            warn(f"what was measured of this machine cannot be kept in {path}: {error}")
+
+
+@lru_cache(maxsize=16)
+def _content(path: Path, changed: int) -> bytes:
+    """Returns the content of a file as of its last change."""
+    return path.read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCoefficients:
+    """Coefficients that were fitted to the trials of a machine."""
+
+    key: str
+    coefficients: CpuCoefficients
+
+    def __post_init__(self) -> None:
+        version = self.coefficients.version
+        if version != CPU_COEFFICIENTS.version:
+            raise ValueError(f"they are of version {version}, not {CPU_COEFFICIENTS.version}")
+
+
+PEAKS = MachineFile("peak", Peak)
+COEFFICIENTS = MachineFile("coefficients", FittedCoefficients)
+
+
 def load_peak(target: Cpu) -> Peak | None:
-    def read(text: str) -> Peak:
-        peak = Peak.from_json(text)
-        if (peak.key, peak.threads) != (identity(target), target.threads):
-            raise ValueError(f"it describes {peak.key!r}")
-        return peak
-
-    return _load(_path("peak", target), read)
-
-
-def save_peak(target: Cpu, peak: Peak) -> None:
-    _save(_path("peak", target), peak.to_json())
+    return PEAKS.load(identity(target))
 
 
 def load_coefficients(target: Cpu) -> CpuCoefficients | None:
-    def read(text: str) -> CpuCoefficients:
-        tree = json.loads(text)
-        if not isinstance(tree, dict) or tree.get("key") != identity(target):  # pyright: ignore
-            raise ValueError("it describes another machine")
-        found = CpuCoefficients.from_json(tree.get("coefficients"))  # pyright: ignore
-        if found.version != CPU_COEFFICIENTS.version:
-            raise ValueError(f"they are of version {found.version}, not {CPU_COEFFICIENTS.version}")
-        return found
-
-    return _load(_path("coefficients", target), read)
+    fitted = COEFFICIENTS.load(identity(target))
+    return fitted and fitted.coefficients
 
 
 def save_coefficients(target: Cpu, coefficients: CpuCoefficients | None) -> None:
     """Saves coefficients; None deletes them."""
-    path = _path("coefficients", target)
+    machine = identity(target)
     if coefficients is None:
-        path.unlink(missing_ok=True)
+        COEFFICIENTS.path(machine).unlink(missing_ok=True)
     else:
-        _save(path, json.dumps({"key": identity(target), "coefficients": coefficients.to_json()}, indent=1))
-
-
-def _path(what: str, target: Cpu) -> Path:
-    return cache_dir() / f"{what}-{sha256(identity(target).encode()).hexdigest()[:16]}.json"
-
-
-def _load(path: Path, read: Callable[[str], _T]) -> _T | None:
-    try:
-        text = _text(path, path.stat().st_mtime_ns)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        warn(f"what was measured of this machine, {path}, is ignored: {error}")
-        return None
-    try:
-        return read(text)
-    except (UserError, ValueError) as error:
-        warn(f"what was measured of this machine, {path}, is ignored: {error}")
-    return None
-
-
-@lru_cache(maxsize=16)
-def _text(path: Path, changed: int) -> str:
-    """Returns the text of a file as of its last change."""
-    return path.read_text()
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, follow_links=False) as write:
-            write(text.encode())
-    except (OSError, UserError) as error:
-        warn(f"what was measured of this machine cannot be kept in {path}: {error}")
+        COEFFICIENTS.save(machine, FittedCoefficients(machine, coefficients))

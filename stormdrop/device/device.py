@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.device.artifact import Artifact
-from stormdrop.device.group import Group
+from stormdrop.device.artifact import Artifact, Group
 
+_T = TypeVar("_T")
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Seconds = NDArray[np.float64]
@@ -118,6 +118,13 @@ def joined(accounts: Sequence[Account]) -> Account:
     """Joins the runs of several accounts of the same calls."""
     fields = ("seconds", "late", "busy", "off")
     return Account(*(np.concatenate([getattr(account, name) for account in accounts]) for name in fields))
+
+
+def own(thing: object, kind: type[_T]) -> _T:
+    """Returns an object of a device's own class. Raises TypeError for an object of another device."""
+    if not isinstance(thing, kind):
+        raise TypeError(f"{thing!r} is of another device")
+    return thing
 
 
 class Recording(Protocol):

@@ -57,7 +57,7 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 def _read_caches(cpu: Path) -> Caches:
     """Returns the data caches of one cpu as Linux lists them, with defaults for missing or zero values."""
-    found = Caches()
+    caches = Caches()
     level3 = 0
     for index in sorted((cpu / "cache").glob("index*")):
         size = _size(text_of(index / "size"))
@@ -65,19 +65,19 @@ def _read_caches(cpu: Path) -> Caches:
             continue
         match text_of(index / "level"):
             case "1":
-                line = _size(text_of(index / "coherency_line_size")) or found.line_bytes
-                ways = _size(text_of(index / "ways_of_associativity")) or found.l1_ways
-                found = replace(found, l1_bytes=size, line_bytes=line, l1_ways=ways)
+                line = _size(text_of(index / "coherency_line_size")) or caches.line_bytes
+                ways = _size(text_of(index / "ways_of_associativity")) or caches.l1_ways
+                caches = replace(caches, l1_bytes=size, line_bytes=line, l1_ways=ways)
             case "2":
                 # A cluster's L2 (efficiency cores, Apple) is divided among its cores, not among hyperthreads.
                 cores = len(cpu_list(text_of(index / "shared_cpu_list"))) // _hyperthreads(cpu)
-                found = replace(found, l2_bytes=size // max(1, cores))
+                caches = replace(caches, l2_bytes=size // max(1, cores))
                 level3 = max(level3, size)
             case "3":
                 level3 = size
             case _:
                 pass
-    return replace(found, l3_bytes=level3 or found.l3_bytes)
+    return replace(caches, l3_bytes=level3 or caches.l3_bytes)
 
 
 def hyperthreads() -> int:

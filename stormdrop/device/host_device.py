@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
-from stormdrop.device.arrays import address_of
-from stormdrop.device.artifact import SLACK_BYTES, Artifact
+from stormdrop.device.arrays import address_of, aligned, interleave
+from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group, single_groups, step_rows
 from stormdrop.device.cpus import allowed_cpus, nodes_of
-from stormdrop.device.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds
-from stormdrop.device.group import Group, single_groups, step_rows
-from stormdrop.device.memory import aligned, interleave
+from stormdrop.device.device import Account, Array, BoundCall, BufferPlace, Bytes, InputArray, Seconds, own
 from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.device.pool.pool_ir import STEP_WORDS
 from stormdrop.ir.expr import NUMPY
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.scope import Scope
 
-T = TypeVar("T")
 Phases = tuple[int, tuple[int, ...]]
 """The address of a function, and the extents of its phases."""
 
@@ -76,7 +72,7 @@ class HostDevice:
         return HostKernel(artifact, self)
 
     def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> HostRecording:
-        return HostRecording(calls, [_own(call.kernel, HostKernel).phases for call in calls], self, groups)
+        return HostRecording(calls, [own(call.kernel, HostKernel).phases for call in calls], self, groups)
 
 
 def host_device(threads: int) -> HostDevice:
@@ -153,7 +149,7 @@ class HostRecording:
             begins.append(8 * len(pointers))
             for argument in call.arguments:
                 if isinstance(argument, BufferPlace):
-                    pointers.append(_own(argument.memory, HostMemory).address + argument.offset)
+                    pointers.append(own(argument.memory, HostMemory).address + argument.offset)
                     continue
                 if argument is not None:
                     uses = self._inputs if isinstance(argument, InputArray) else self._outputs
@@ -200,8 +196,8 @@ class HostRecording:
 
     def account(self, repeats: int, calls: range | None = None) -> Account:
         part = self._steps if calls is None else self._single_steps.part(calls)
-        found = self._pool.account(part.address, part.sizes, repeats)
-        return Account(*(part.by_call(values) for values in (found.seconds, found.late, found.busy, found.off)))
+        by_step = self._pool.account(part.address, part.sizes, repeats)
+        return Account(*map(part.by_call, (by_step.seconds, by_step.late, by_step.busy, by_step.off)))
 
 
 class _Steps:
@@ -225,12 +221,6 @@ class _Steps:
 
     def by_call(self, values: Seconds) -> Seconds:
         """Returns amounts by run and step, added up by call."""
-        found = np.zeros((self._calls, len(values)))
-        np.add.at(found, self._of_call, values.T)
-        return found.T
-
-
-def _own(thing: object, kind: type[T]) -> T:
-    if not isinstance(thing, kind):
-        raise TypeError(f"{thing!r} is of another device")
-    return thing
+        amounts = np.zeros((self._calls, len(values)))
+        np.add.at(amounts, self._of_call, values.T)
+        return amounts.T

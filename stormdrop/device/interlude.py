@@ -1,23 +1,19 @@
 """A kernel that imitates the effect of a model on the caches between two runs of one of its kernels.
 
-A kernel that is run repeatedly finds its operands and its code in the near caches (L1 and L2) of the threads that need
-them. In a model it does not. Between two of its runs the other kernels have replaced the contents of the near caches.
-Its inputs were written just now, each part by the thread that computed it. An interlude is a kernel that runs before
-every timed run and leaves the caches in that state, in three phases:
+A kernel that is run repeatedly finds its operands and its code in the near caches (L1 and L2). In a model, other
+kernels have replaced the contents of these caches, and the threads that computed the inputs have just written them. An
+interlude runs before every timed run and leaves the caches in that state, in three phases:
 
-    flush     The timed kernel's code is flushed from all caches, instruction caches too. On a cold target its constants
-              are flushed as well.
+    flush     The timed kernel's code, and on a cold target its constants, are flushed from all caches.
     read      On a warm target, the code is first read back as data. Then every thread reads its share of an evicting
-              block, which replaces the contents of its near caches: of as many bytes as the model touches between two
-              runs of the kernel, at most a little more than all L2s. Lines evicted so, the code among them, are then
-              found in the last-level cache.
+              block: as many bytes as the model touches between two runs, at most a little more than all L2s. Evicted
+              lines, the code among them, are then found in the last-level cache.
     rewrite   Thread t of T writes the t-th of T contiguous shares of each input: one byte of every line, with the value
               that it has.
 
-No value changes, so a kernel's outputs are right after any number of interludes. The constants of a warm target are
-left to a `Rotation`, which reads another copy of them in every run. Cold and warm are the target's temperature: cold,
-constants come from memory; warm, from a cache. (Copies would do for a cold target, too, but they must fill the
-last-level cache twice: hundreds of megabytes for each candidate on a server.)
+No value changes, so a kernel's outputs are right after any number of interludes. On a warm target a `Rotation` reads
+another copy of the constants in every run. On a cold target, such copies would have to fill the last-level cache twice:
+hundreds of megabytes for each candidate on a server.
 """
 
 from __future__ import annotations

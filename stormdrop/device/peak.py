@@ -24,7 +24,7 @@ from stormdrop.base.errors import warn
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.device.artifact import Artifact
-from stormdrop.device.calibration import identity, load_peak, save_peak
+from stormdrop.device.calibration import PEAKS, identity, load_peak
 from stormdrop.device.device import BoundCall, BufferPlace
 from stormdrop.device.host import hyperthreads
 from stormdrop.device.host_device import HostMemory, host_device
@@ -266,7 +266,7 @@ def measure_peak(target: Cpu, fresh: bool = False) -> Peak:
     if _is_too_slow(peak):
         warn(f"the machine is busy: the peak of {target.threads} threads comes out too low, and is not kept")
     else:
-        save_peak(target, peak)
+        PEAKS.save(peak.key, peak)
     return peak
 
 

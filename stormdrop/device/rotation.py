@@ -1,13 +1,11 @@
 """Timing of a kernel with its constants as far away as in a model: every run reads another copy of them.
 
-A kernel that is run repeatedly finds its constants in the near caches (L1 and L2). In a model, a whole run of the model
-lies between two reads of them. A rotation makes copies of the constants, as many as fit a block of memory, and records
-one call for each. Before a copy is read again, all other copies have gone through the caches. If constants should come
-from a cache, the block is at most as large as the memory that the model touches. If they should come from memory, it is
-twice the last-level cache.
+A rotation makes copies of the constants, as many as fit a block of memory, and records one call for each. Before a
+copy is read again, all other copies have gone through the caches. If constants should come from a cache, the block is
+at most as large as the memory that the model touches. If they should come from memory, it is twice the last-level
+cache.
 
-A rotation moves constants only. An interlude (`device.interlude`) does the same for inputs and code. It is optional;
-without it they stay in the near caches.
+A rotation moves constants only. An optional interlude (`device.interlude`) does the same for inputs and code.
 """
 
 from __future__ import annotations

@@ -47,21 +47,21 @@ def target_for(
     if isinstance(target, str) and "/" in target:
         target, _, named = target.partition("/")
         precision = precision or named
-    found = _target(target, threads)
+    machine = _target(target, threads)
     if precision is None:
-        return found
-    if isinstance(found, Gpu):
-        return found.with_precision(precision)
+        return machine
+    if isinstance(machine, Gpu):
+        return machine.with_precision(precision)
     if precision != "f32":
         raise UserError(f"precision {precision!r:.60} is for GPUs: give a target such as cuda with it")
-    return found
+    return machine
 
 
 def _target(target: Target | str | None, threads: int | None) -> Target:
     if target is None or target == "host":
-        found = detect(threads)
-        warn_if_crowded(found.threads)
-        return found
+        host = detect(threads)
+        warn_if_crowded(host.threads)
+        return host
     if not isinstance(target, str):
         return target if threads is None else _on_threads(target, thread_count(threads))
     kind, _, which = target.partition(":")

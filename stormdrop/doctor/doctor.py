@@ -18,7 +18,7 @@ from stormdrop.base.environment import VARIABLES, unknown_variables, variable
 from stormdrop.base.errors import UserError
 from stormdrop.base.paths import cache_dir
 from stormdrop.device.cpus import cpu_text
-from stormdrop.device.pool.pool_settings import PoolSettings
+from stormdrop.device.pool.pool import PoolSettings
 from stormdrop.device.threads import _quotas, thread_count
 from stormdrop.doctor.checks import Check, guarded
 from stormdrop.doctor.gpu_doctor import gpu_checks

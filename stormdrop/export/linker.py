@@ -38,8 +38,8 @@ class Linker:
 def linkers() -> list[Linker]:
     """Returns the linkers of this machine, the best first."""
     path = _path()
-    found = [(shutil.which(name, path=path), name in DRIVERS) for name in (*DRIVERS, *LINKERS)]
-    return [Linker(os.path.abspath(where), is_driver) for where, is_driver in found if where]
+    programs = [(shutil.which(name, path=path), name in DRIVERS) for name in (*DRIVERS, *LINKERS)]
+    return [Linker(os.path.abspath(where), is_driver) for where, is_driver in programs if where]
 
 
 def link(
@@ -49,19 +49,19 @@ def link(
 
     Raises UserError if there is no linker, or, with the first linker's message, if all linkers fail.
     """
-    found = linkers() if candidates is None else candidates
-    if not found:
+    candidates = linkers() if candidates is None else candidates
+    if not candidates:
         raise UserError(
             f"a C library needs a linker, and none of {', '.join((*DRIVERS, *LINKERS))} is on the PATH; install gcc "
             "or clang"
         )
-    said: list[str] = []
-    for linker in found:
+    problems: list[str] = []
+    for linker in candidates:
         problem = _attempt(linker.command(objects, output, soname), folder)
         if problem is None and (folder / output).is_file():
             return
-        said.append(f"{linker.path} failed: {problem or 'it wrote nothing'}")
-    raise UserError(f"the library could not be linked; {said[0]}")
+        problems.append(f"{linker.path} failed: {problem or 'it wrote nothing'}")
+    raise UserError(f"the library could not be linked; {problems[0]}")
 
 
 def _attempt(command: Sequence[str], folder: Path) -> str | None:

@@ -272,9 +272,9 @@ def _one_hot(n: NodeReader) -> Value:
 def _nonzero(n: NodeReader) -> Value:
     """Imports NonZero: indices of the non-zero elements, a row per dimension; of a scalar, shape (0, 0) or (0, 1)."""
     x = n.array(0)
-    positions = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
-    bounded(n, positions.size)
-    return n.build.constant(positions[: x.ndim])
+    bounded(n, max(1, x.ndim) * int(np.count_nonzero(x)))
+    indices = np.array(np.nonzero(np.atleast_1d(x)), np.int64)
+    return n.build.constant(indices[: x.ndim])
 
 
 MOVEMENT: dict[str, Importer] = {

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import Count, Row, Size
+
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
+class Padding(Row):
     """A padded dimension: index k is valid if `(k // inner) % size < valid`. A plain prefix has `inner` 1."""
 
-    inner: int
-    size: int
-    valid: int
+    inner: Count
+    size: Count
+    valid: Size
 
     def mask(self, extent: int) -> NDArray[np.bool_]:
         return (np.arange(extent) // self.inner) % self.size < self.valid

@@ -35,7 +35,7 @@ from stormdrop.lower.program import (
 from stormdrop.lower.reads import decided_reads, spread_over
 from stormdrop.lower.regions import Region, access_of
 from stormdrop.lower.spans import Span, split, whole
-from stormdrop.lower.tiles import MOST_WRITTEN_OUT
+from stormdrop.lower.tiles import nested, reduce_loop
 from stormdrop.space.access import settled
 from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, box_strides
 from stormdrop.space.nest import LoopLevel, nest_of, row_axis
@@ -211,12 +211,12 @@ class _Nest:
         def copied(number: Affine) -> list[Stmt]:
             self._reduce_block(whole_spans, number)
             context.spans[self.stage.id] = dict(self.spans)
-            found: list[Stmt] = []
+            statements: list[Stmt] = []
             for box in boxes:
                 spans = box.place(affine(binary("mod", number.expr(), depth)))
                 nest = _Nest(context, box.stage, spans, self.threads, box.sizes, is_asynchronous=True)
-                found += nest.statements()
-            return found
+                statements += nest.statements()
+            return statements
 
         context.known[first] = (0, depth - 2)
         filled = copied(affine(first))
@@ -300,37 +300,30 @@ class _Nest:
 
     def _alive(self, tile: RegisterTile) -> list[Expr]:
         """Returns the conditions under which this thread's tile lies inside the box of an attached stage."""
-        found: list[Expr] = []
+        conditions: list[Expr] = []
         for a, size in (self.box or {}).items():
             start = tile.base[a] + self.context.regions[self.stage.tensor].base[self.stage.place.index(a)].scaled(-1)
             room = Affine((), size - 1 - self._reach(tile, a)) + start.scaled(-1)
             known = bounds(room.expr(), self.context.known.get)
             if known is None or known[0] < 0:
-                found.append(compare("ge", room.expr(), 0))
-        return found
+                conditions.append(compare("ge", room.expr(), 0))
+        return conditions
 
     def _loops(self, tile: RegisterTile, crossing: Mapping[Axis, int]) -> list[ReduceLoop]:
         """Returns the reduce loops of a thread; along an axis divided among threads, the step is their number."""
-        stage, tiling, loops = self.stage, self.context.tilings[self.stage.id], list[ReduceLoop]()
-        zero = Const(0, "i64")
-        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
+        tiling, loops = self.context.tilings[self.stage.id], list[ReduceLoop]()
+        for a in self.stage.reduce_axes:
             span, step = self.spans[a], crossing.get(a, 1)
-            var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
-            high, longest = span.length, span.longest
+            loop = reduce_loop(tile, tiling, a, span, step, can_peel=step == 1)
             if step > 1:
+                longest = -(-span.longest // step) * step
                 thread = tile.base[a] + span.base.scaled(-1)
-                longest = -(-longest // step) * step
-                rounded = thread.scaled(-1).shifted(step - 1) + Affine(
-                    ((high, 1),) if not isinstance(high, Const) else ()
-                )
-                rounded = rounded.shifted(int(high.value) if isinstance(high, Const) else 0)
+                rounded = affine(span.length) + thread.scaled(-1).shifted(step - 1)
                 high = binary("mul", binary("floordiv", rounded.expr(), step), step)
                 if span.is_fixed and span.longest % step == 0:
                     high = Const(longest, "i64")
-            is_short = step == 1 and span.is_fixed and span.longest <= MOST_WRITTEN_OUT
-            written = (bool(tiling.peel) and left == 1 and is_short) or (a in stage.unrolled and left > 0)
-            unroll = 1 if left else int(tiling.unroll)
-            loops.append(ReduceLoop(tile, a, var, zero, high, longest, step, unroll, written, False, ()))
+                loop = replace(loop, high=high, longest=longest)
+            loops.append(loop)
         return loops
 
     def _reduction(
@@ -350,8 +343,7 @@ class _Nest:
         if matrix is not None:
             loops[-1] = replace(loops[-1], step=matrix.depth)
         elif not of_axis:
-            known = {**context.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
-            loops, value = narrowed(tile, loops, value, known.get)
+            loops, value = narrowed(tile, loops, value, context.known)
         has_barrier = bool(staged) or x_threads > 1
         if has_barrier and alive:  # a thread without a tile makes no step
             high = select(conjunction(alive), loops[0].high, Const(0, "i64"))
@@ -359,10 +351,7 @@ class _Nest:
         loops = [_settled(loop, loop is loops[-1]) for loop in loops]
         reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile))
         fragments = None if matrix is None else matrix.fragments(value, context.regions)
-        inner: Stmt = Update(tile, value, _without_pages(reads), fragments)
-        for loop in reversed(loops):
-            inner = replace(loop, body=(inner,))
-        steps: tuple[Stmt, ...] = (inner,)
+        steps = (nested(loops, Update(tile, value, _without_pages(reads), fragments)),)
         if staged:
             steps = (*staged, *steps, *([Barrier()] if is_repeated else []))
         for var, trips, most in reversed(carried):

@@ -7,7 +7,7 @@ body for the case that all conditions hold. The conditions that remain guard rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from stormdrop.ir.affine import Affine, Interval, affine, bounds, conjunction, conjuncts, index_condition
@@ -86,23 +86,23 @@ def without(e: Expr, holding: Set[Expr]) -> Expr:
 @memoised(4096)
 def borders(e: Expr) -> tuple[Select, ...]:
     """Returns the Selects on an index condition, except Selects inside the index of a load."""
-    found: dict[Expr, None] = {}
+    seen: dict[Expr, None] = {}
     stack = [e]
     while stack:
         node = stack.pop()
-        if node not in found and not isinstance(node, Load):
-            found[node] = None
+        if node not in seen and not isinstance(node, Load):
+            seen[node] = None
             stack.extend(reversed(children(node)))
-    return tuple(n for n in found if isinstance(n, Select) and index_condition(n.condition))
+    return tuple(n for n in seen if isinstance(n, Select) and index_condition(n.condition))
 
 
 # ---- narrowed loops --------------------------------------------------------------------------------------------------
 
 
 def narrowed(
-    tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr, known: Known
+    tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr, around: Mapping[Expr, Interval]
 ) -> tuple[list[ReduceLoop], Expr]:
-    """Moves conditions into the ranges of reduce loops.
+    """Moves conditions into the ranges of reduce loops. `around` bounds the variables of the loops around the tile.
 
         for k in 0:n: acc += where(i + k >= 1, x[i + k - 1], 0)   ->   for k in max(0, 1 - i):n: acc += x[i + k - 1]
 
@@ -110,6 +110,7 @@ def narrowed(
     condition is linear in the axis of a rolled loop. The condition contains no unrolled row, no lane and no inner loop.
     """
     stage, result = tile.stage, list(loops)
+    known = {**around, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}.get
     assert stage.combiner is not None
     neutral = identity_of(stage.combiner, value.dtype)
     inside = {a for a, n in tile.rows if n > 1} | ({stage.vector} if not stage.vector_is_reduced else set())

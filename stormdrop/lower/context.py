@@ -54,14 +54,14 @@ def parallel_loops(context: LoweringContext, stage: Stage, spans: dict[Axis, Spa
 
 def needed_spans(context: LoweringContext, stage: Stage) -> dict[Axis, Span]:
     """Returns the span of each axis that the readers need in the present iteration (bounds inference)."""
-    found: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
+    spans_by_axis: dict[Axis, list[Span]] = {a: [] for a in stage.axes}
     for reader, load in context.structure.reads_of(stage.tensor):
         around = context.spans.get(reader.id) or needed_spans(context, reader)
         for own, i in zip(stage.place, load.indices):
             assert isinstance(own, Axis)
-            found[own].append(index_span(i, around, own.extent))
+            spans_by_axis[own].append(index_span(i, around, own.extent))
     spans: dict[Axis, Span] = {a: whole(a) for a in stage.reduce_axes}
-    for a, needed in found.items():
+    for a, needed in spans_by_axis.items():
         is_whole = is_computed_whole(context.structure, stage, a)
         assert is_whole or len(set(needed)) == 1, f"readers of {stage.id} need different ranges of {a}"
         spans[a] = whole(a) if is_whole else needed[0]

@@ -15,9 +15,7 @@ from stormdrop.ir.tensor import operations
 from stormdrop.lower.borders import deciding_axes
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import (
-    Barrier,
     Combine,
-    CommitCopies,
     Finish,
     For,
     If,
@@ -25,12 +23,10 @@ from stormdrop.lower.program import (
     Program,
     ReduceLoop,
     RegisterTile,
-    Save,
-    Start,
     Stmt,
     Threads,
     Update,
-    WaitForCopies,
+    inner_of,
 )
 
 
@@ -81,7 +77,7 @@ class _Count:
                 case Combine(tile, shuffled, groups):
                     steps = shuffled.bit_length() - 1 + (groups if groups > 1 else 0)
                     total += tile.row_count * tile.chunks * tile.lanes * steps
-                case Start() | Save() | Barrier() | CommitCopies() | WaitForCopies():
+                case _:  # moves data, or waits
                     pass
         return total
 
@@ -183,20 +179,21 @@ class _Count:
 @memoised(4096)
 def _mentioned(body: tuple[Stmt, ...]) -> frozenset[Var]:
     """Returns the variables of enclosing loops on which trip counts and branches inside the body depend."""
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for s in body:
+        inner = _mentioned(inner_of(s))
         match s:
-            case For(var, trips, _, inner):
-                found |= _variables(trips) | _mentioned(inner) - {var}
-            case If(condition, then, orelse):
-                found |= _variables(condition) | _mentioned(then) | _mentioned(orelse)
+            case For(var, trips):
+                variables |= _variables(trips) | inner - {var}
+            case If(condition):
+                variables |= _variables(condition) | inner
             case ReduceLoop():
-                found |= _variables(s.low) | _variables(s.high) | _mentioned(s.body) - {s.var}
-            case Threads(loops, inner):
-                found |= _mentioned(inner) - {var for var, _ in loops}
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
+                variables |= _variables(s.low) | _variables(s.high) | inner - {s.var}
+            case Threads(loops):
+                variables |= inner - {var for var, _ in loops}
+            case _:
                 pass
-    return frozenset(found)
+    return frozenset(variables)
 
 
 def _variables(e: Expr) -> set[Var]:

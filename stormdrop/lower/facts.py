@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from math import floor, gcd, lcm
+from math import gcd, lcm
 
 from stormdrop.ir.affine import Affine, Interval, affine, bounds, conjuncts
 from stormdrop.ir.expr import Axis, Bin, Cmp, Const, Expr, Select, Var, binary
@@ -19,8 +19,10 @@ from stormdrop.lower.borders import non_negative
 SPLITS = 2
 """The most loops that a proof may split into the last iteration and all other iterations."""
 
-Linear = Mapping[Expr | None, Fraction]
+Linear = Mapping[Expr | None, int | Fraction]
 """The coefficient of each variable; the key None holds the constant term."""
+Integral = Mapping[Expr | None, int]
+"""A linear form with integer coefficients."""
 
 
 def data_bounds(atom: Expr) -> Interval | None:
@@ -32,11 +34,17 @@ def data_bounds(atom: Expr) -> Interval | None:
     return None if looks_inside or isinstance(atom, (Axis, Var, Select)) else (-(2**63), 2**63 - 1)
 
 
-def _sum(a: Linear, b: Linear, factor: Fraction = Fraction(1)) -> Linear:
+def _sum(a: Linear, b: Linear, factor: int | Fraction = 1) -> Linear:
     total = dict(a)
     for atom, c in b.items():
-        total[atom] = total.get(atom, Fraction(0)) + factor * c
+        total[atom] = total.get(atom, 0) + factor * c
     return {atom: c for atom, c in total.items() if c or atom is None}
+
+
+def _integral(form: Linear) -> tuple[Integral, int]:
+    """Returns the smallest multiple of a form that has integer coefficients, and the factor."""
+    scale = lcm(*(c.denominator for c in form.values()))
+    return {atom: int(c * scale) for atom, c in form.items()}, scale
 
 
 @dataclass(slots=True)
@@ -44,7 +52,9 @@ class Facts:
     """Intervals of variables, and linear forms that are >= 0."""
 
     intervals: dict[Expr, Interval] = field(default_factory=dict[Expr, Interval])
-    forms: list[tuple[Expr, Linear]] = field(default_factory=list[tuple[Expr, Linear]])  # (innermost variable, form)
+    forms: list[tuple[Expr, Integral]] = field(
+        default_factory=list[tuple[Expr, Integral]]
+    )  # (innermost variable, form)
     rank: dict[Expr, int] = field(default_factory=dict[Expr, int])  # inner variables rank higher
 
     def copy(self) -> Facts:
@@ -84,22 +94,20 @@ class Facts:
 
     def _add(self, form: Linear) -> None:
         """Adds a fact, divided by its coefficients' gcd, with its constant rounded down: variables are integers."""
-        scale = lcm(*(c.denominator for c in form.values()))
-        divisor = gcd(*(int(c * scale) for atom, c in form.items() if atom is not None))
-        if divisor:
-            constant = Fraction(floor(form.get(None, Fraction(0)) * scale / divisor))
-            rest = {atom: c * scale / divisor for atom, c in form.items() if atom is not None}
-            form = {**rest, None: constant}
-            atom = self._innermost(form)
+        whole, _ = _integral(form)
+        divisor = gcd(*(c for atom, c in whole.items() if atom is not None))
+        if divisor:  # dividing rounds the constant down, and no coefficient
+            fact = {atom: c // divisor for atom, c in whole.items()} | {None: whole.get(None, 0) // divisor}
+            atom = self._innermost(fact)
             assert atom is not None
-            self.forms.append((atom, form))
+            self.forms.append((atom, fact))
 
     def _above(self, e: Expr) -> Iterator[Linear]:
         """Yields linear upper bounds of an expression."""
         form = affine(e)
         parts = [self._atom_above(atom, c) for atom, c in form.terms]
         for choice in product(*parts):
-            total: Linear = {None: Fraction(form.constant)}
+            total: Linear = {None: form.constant}
             for part in choice:
                 total = _sum(total, part)
             yield total
@@ -110,7 +118,7 @@ class Facts:
             self.rank.setdefault(atom, len(self.rank))
             if atom not in self.intervals and (known := bounds(atom, self._known)) is not None:
                 self.intervals[atom] = known
-            own: list[Linear] = [{atom: Fraction(c)}]
+            own: list[Linear] = [{atom: c}]
         else:
             own = []
         inner: list[Linear] = []
@@ -125,25 +133,25 @@ class Facts:
                 last = Fraction(1 - int(n), int(n))
                 inner = [_sum({None: last}, form, Fraction(1, int(n))) for form in self._below(a)]
             case _ if not own and (known := bounds(atom, self._known)) is not None:
-                inner = [{None: Fraction(known[1] if c > 0 else known[0])}]
+                inner = [{None: known[1] if c > 0 else known[0]}]
             case _:
                 pass
-        return own + [_sum({}, form, Fraction(c)) for form in inner]
+        return own + [_sum({}, form, c) for form in inner]
 
     def _known(self, atom: Expr) -> Interval | None:
         return self.intervals.get(atom) or data_bounds(atom)
 
     def _below(self, e: Expr) -> Iterator[Linear]:
         for form in self._above(binary("mul", e, -1)):
-            yield _sum({}, form, Fraction(-1))
+            yield _sum({}, form, -1)
 
     def never_negative(self, e: Expr) -> bool:
         """Returns whether a linear lower bound > -1 proves that the integer `e` is >= 0."""
-        return self._is_one_proved(list(self._below(e)), SPLITS)
+        return self._is_one_proved([_integral(form) for form in self._below(e)], SPLITS)
 
-    def _is_one_proved(self, forms: Sequence[Linear], splits: int) -> bool:
+    def _is_one_proved(self, forms: Sequence[tuple[Integral, int]], splits: int) -> bool:
         """Returns whether some form is proved > -1, if needed by cases: a loop's last iteration (a tail), the rest."""
-        if any(self._is_proved(form) for form in forms):
+        if any(self._is_proved(form, scale) for form, scale in forms):
             return True
         variables = [var for var, (low, high) in self.intervals.items() if isinstance(var, Var) and low < high]
         return any(
@@ -156,20 +164,32 @@ class Facts:
         low, high = self.intervals[var]
         last = Facts({**self.intervals, var: (high, high)}, [], self.rank)
         for _, form in self.forms:
-            last._add(_sum(form, {var: Fraction(-1), None: Fraction(high)}, form.get(var, Fraction(0))))
+            last._add(_sum(form, {var: -1, None: high}, form.get(var, 0)))
         yield last
         yield Facts({**self.intervals, var: (low, high - 1)}, self.forms, self.rank)
 
-    def _is_proved(self, form: Linear) -> bool:
-        """Returns whether `form > -1`, by eliminating innermost variables with intervals or facts (Fourier-Motzkin)."""
+    def _is_proved(self, form: Integral, scale: int) -> bool:
+        """Returns whether `form / scale > -1`, by eliminating innermost variables with intervals or facts
+        (Fourier-Motzkin).
+        """
         atom = self._innermost(form)
         if atom is None:
-            return form.get(None, Fraction(0)) > -1
+            return form.get(None, 0) > -scale
         c, known = form[atom], self.intervals.get(atom)
-        if known is not None and self._is_proved(_sum(form, {atom: Fraction(-1), None: Fraction(known[c < 0])}, c)):
-            return True
-        facts = [fact for innermost, fact in self.forms if innermost is atom and fact[atom] / c > 0]
-        return any(self._is_proved(_sum(form, fact, -c / fact[atom])) for fact in facts)
+        if known is not None:
+            rest = {other: d for other, d in form.items() if other is not atom}
+            rest[None] = rest.get(None, 0) + c * known[c < 0]
+            if self._is_proved(rest, scale):
+                return True
+        for innermost, fact in self.forms:
+            if innermost is atom and (fact[atom] > 0) == (c > 0):
+                factor = abs(fact[atom])
+                rest = {other: factor * d for other, d in form.items()}
+                for other, d in fact.items():
+                    rest[other] = rest.get(other, 0) - abs(c) * d
+                if self._is_proved({other: d for other, d in rest.items() if d or other is None}, factor * scale):
+                    return True
+        return False
 
     def _innermost(self, form: Linear) -> Expr | None:
         return max((atom for atom in form if atom is not None), key=self.rank.__getitem__, default=None)

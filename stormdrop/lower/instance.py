@@ -118,13 +118,13 @@ class TileCursor:
 
     def undecided_limits(self, axes: Collection[Axis] | None = None) -> tuple[Expr, ...]:
         """Returns the non-trivial tests, at lane 0, that the present instance is live along `axes` (None: all axes)."""
-        found: list[Expr] = []
+        tests: list[Expr] = []
         for a, limit in self.tile.limits:
             if axes is None or a in axes:
                 test = normal(compare("lt", self.axis_value(a).expr(), limit))
                 if decide(test, self._known) is not True:
-                    found.append(test)
-        return tuple(found)
+                    tests.append(test)
+        return tuple(tests)
 
     def constant(self, e: Expr) -> Const | None:
         """Returns the value of an expression if it is constant in this instance, else None.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stormdrop.base.codec import Size
 from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.regions import panel_region
@@ -23,7 +24,7 @@ from stormdrop.target.machine import Target
 WORTH_OWN_LAYOUT = 1.03
 """The least speed-up, by the estimate, for which a kernel may pack its constants in a layout of its own."""
 
-PackedTensor = tuple[str, int, tuple[int, ...], int, int]
+PackedTensor = tuple[str, Size, tuple[int, ...], Size, Size]
 """Name, elements, strides, panel width, panel stride."""
 
 
@@ -31,23 +32,8 @@ PackedTensor = tuple[str, int, tuple[int, ...], int, int]
 class PackedLayout:
     """The packing of all constants of a task. Without tensors, no constant is packed."""
 
-    variant: int
+    variant: Size
     tensors: tuple[PackedTensor, ...]
-
-    def to_json(self) -> list[object]:
-        return [self.variant, [[name, n, list(strides), *panel] for name, n, strides, *panel in self.tensors]]
-
-    @staticmethod
-    def from_json(data: Sequence[object]) -> PackedLayout:
-        """Returns the layout that `to_json` wrote. Raises ValueError or TypeError for other data."""
-        variant, rows = data
-        if not isinstance(variant, int) or not isinstance(rows, list):
-            raise ValueError("not a layout")
-        tensors: list[PackedTensor] = []
-        for row in rows:  # pyright: ignore[reportUnknownVariableType]
-            name, elements, strides, panel, stride = row
-            tensors.append((str(name), int(elements), tuple(map(int, strides)), int(panel), int(stride)))  # pyright: ignore[reportUnknownArgumentType]
-        return PackedLayout(variant, tuple(tensors))
 
 
 def layout_of(sketch: Sketch, point: Sequence[int] | Points) -> PackedLayout:
@@ -98,7 +84,7 @@ def sharing_point(
 
 def _with_layout(task: Task, layout: PackedLayout, target: Target, rules: Sequence[Rule]) -> list[Sketch]:
     """Returns the sketches that can have a layout, their knobs narrowed to choices with this layout."""
-    found: list[Sketch] = []
+    matches: list[Sketch] = []
     for sketch in sketches(task, target, rules):
         if sketch.variant != layout.variant:
             continue
@@ -109,5 +95,5 @@ def _with_layout(task: Task, layout: PackedLayout, target: Target, rules: Sequen
             candidates = [s.narrowed(knob.name, choice) for s in candidates for choice in knob.choices]
         for narrow in candidates:
             if layout_of(narrow, narrow.canonical(narrow.smallest())[0]) == layout:
-                found.append(narrow)
-    return found
+                matches.append(narrow)
+    return matches

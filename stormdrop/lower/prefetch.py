@@ -1,18 +1,16 @@
 """Prefetching packed constants: while a block of them is used, the next block is fetched into the L2 cache.
 
-Packed constants larger than the L2 cache come from the L3 cache or from memory, a block at a time. A block is the part
-that a register tile reads in its reduce loops. Serial loops that do not index the constants use the same block again:
+A block is the part that a register tile reads in its reduce loops. Serial loops that do not index the constants use the
+same block again, and each use fetches its share of the next block, which spreads the traffic over the computing time:
 
     for k_0 in 4:                 the next block is 192 · 16 elements further on
       for m in 8:                 the block is used eight times
         for k in 0:192 unroll 8:  a trip reads eight lines; every use of the block prefetches one of the next block's
           Y += A[...] * W.packed[...]
 
-Without prefetching, the first use waits for the whole block. Each use fetches its share of the next block, which
-spreads the traffic over the computing time. Three kinds of blocks are left to the hardware's prefetchers: blocks that
-are used once, the first block of an iteration of the parallel loop, and blocks that an outer loop repeats. A block that
-is used once leaves no time to spread its traffic over, and another thread may run the next parallel iteration. Loops of
-one trip, which are written out, and remainders after whole trips prefetch nothing.
+Nothing is prefetched for blocks that are used once, for the first block of an iteration of the parallel loop (another
+thread may run the iteration before), and for blocks that an outer loop repeats. Loops of one trip, which are written
+out, and remainders after whole trips prefetch nothing either.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program
                 return replace(s, then=body(s.then, loops), orelse=body(s.orelse, loops))
             case ReduceLoop(body=(Update() as update,)):
                 accesses = [a for a in update.reads.values() if _is_packed(a, s, least_bytes)]
-                found = [_prefetch(access, loops) for access in accesses]
-                return replace(s, prefetches=tuple(p for p in found if p is not None))
+                prefetches = [p for access in accesses if (p := _prefetch(access, loops)) is not None]
+                return replace(s, prefetches=tuple(prefetches))
             case ReduceLoop():
                 return replace(s, body=body(s.body, loops))
             case _:

@@ -322,6 +322,10 @@ Stmt = (
 )
 
 
+BlockStmt = Threads | Barrier | Combine | CommitCopies | WaitForCopies
+"""Statements that all threads of a block execute together. No phase of a CPU has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A parallel range over the product of `loops`; a barrier follows it.
@@ -354,35 +358,40 @@ class Program:
         return "\n".join(_program_lines(self))
 
 
+def inner_of(s: Stmt) -> tuple[Stmt, ...]:
+    """Returns the statements directly inside a statement."""
+    match s:
+        case For() | ReduceLoop() | Threads():
+            return s.body
+        case If():
+            return (*s.then, *s.orelse)
+        case _:
+            return ()
+
+
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yields every statement of a body, outer statements first."""
     for s in body:
         yield s
-        match s:
-            case For() | ReduceLoop() | Threads():
-                yield from statements(s.body)
-            case If():
-                yield from statements((*s.then, *s.orelse))
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
-                pass
+        yield from statements(inner_of(s))
 
 
 def buffers_of(phase: Phase) -> list[Buffer]:
     """Returns every buffer that a phase reads or writes."""
-    found: dict[Buffer, None] = {}
+    buffers: dict[Buffer, None] = {}
     for s in statements(phase.body):
         match s:
             case Update():
-                found.update(dict.fromkeys(access.buffer for access in s.reads.values()))
+                buffers.update(dict.fromkeys(access.buffer for access in s.reads.values()))
             case Finish():
-                found.update(dict.fromkeys(access.buffer for access in (*s.reads.values(), s.store)))
+                buffers.update(dict.fromkeys(access.buffer for access in (*s.reads.values(), s.store)))
             case Save():
-                found[s.access.buffer] = None
-            case Combine():
-                found.update({} if s.buffer is None else {s.buffer: None})
-            case For() | If() | ReduceLoop() | Start() | Threads() | Barrier() | CommitCopies() | WaitForCopies():
+                buffers[s.access.buffer] = None
+            case Combine() if s.buffer is not None:
+                buffers[s.buffer] = None
+            case _:
                 pass
-    return list(found)
+    return list(buffers)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def decided_reads(
     access_of: Callable[[Load], Access],
 ) -> dict[Load, Access]:
     """Returns the access of each load of `value`, which is computed inside `loops` if `guard` holds."""
-    found: dict[Load, Access] = {}
+    accesses: dict[Load, Access] = {}
     for load, alternatives in occurrences(value, guard).items():
         if not isinstance(load, Load):
             continue
@@ -36,8 +36,8 @@ def decided_reads(
         uniform = [g for g in guards if tile.lanes == 1 or tile.stage.vector not in axes_of(g)]
         if uniform and access.spread in (Spread.ONE, Spread.CONTIGUOUS):
             access = replace(access, page=_page(tile, loops, access, uniform))
-        found[load] = access
-    return found
+        accesses[load] = access
+    return accesses
 
 
 def spread_over(tile: RegisterTile, e: Expr, access: Access, is_guarded: bool) -> Access:

@@ -70,16 +70,10 @@ class TileSite:
 
     def _loops(self, tile: RegisterTile) -> list[ReduceLoop]:
         """Returns the reduce loops over their whole spans, before narrowing and still without bodies."""
-        stage, tiling, loops = self.stage, self.tiling, list[ReduceLoop]()
-        for left, a in zip(reversed(range(len(stage.reduce_axes))), stage.reduce_axes):
-            span = self.spans[a]
-            var = Var(f"{a.name}_{stage.id}{stage.axis_id(a)}_r")
-            step = tiling.lanes * tiling.vectors if a is stage.vector else 1
-            is_short = a is not stage.vector and span.is_fixed and span.longest <= MOST_WRITTEN_OUT
-            written = (bool(tiling.peel) and left == 1 and is_short) or (a in stage.unrolled and left > 0)
-            unroll = 1 if left else tiling.unroll
-            zero = Const(0, "i64")
-            loops.append(ReduceLoop(tile, a, var, zero, span.length, span.longest, step, unroll, written, False, ()))
+        loops: list[ReduceLoop] = []
+        for a in self.stage.reduce_axes:
+            step = self.tiling.lanes * self.tiling.vectors if a is self.stage.vector else 1
+            loops.append(reduce_loop(tile, self.tiling, a, self.spans[a], step, can_peel=a is not self.stage.vector))
         return loops
 
     def _bodies(self, tile: RegisterTile) -> tuple[Stmt, ...]:
@@ -99,15 +93,12 @@ class TileSite:
         return (If(condition, then, orelse),)
 
     def _reduction(self, tile: RegisterTile, loops: Sequence[ReduceLoop], value: Expr) -> tuple[Stmt, ...]:
-        known = {**self.known, **{loop.var: (0, max(0, loop.longest - 1)) for loop in loops}}
-        loops, value = narrowed(tile, loops, value, known.get)
+        loops, value = narrowed(tile, loops, value, self.known)
         *outer, inner = [_settled(loop, loop is loops[-1]) for loop in loops]
         loops = [*outer, inner]
         has_tail = tile.live is not None or inner.masked
         reads = decided_reads(tile, loops, value, None, lambda load: self._access(load, tile, has_tail))
-        body: Stmt = Update(tile, value, reads)
-        for loop in reversed(loops):
-            body = replace(loop, body=(body,))
+        body = nested(loops, Update(tile, value, reads))
         finish = self._finish(tile)
         if self.partial is None:
             return (Start(tile, None, Const(True, "bool")), body, finish)
@@ -128,6 +119,26 @@ class TileSite:
         region = self.regions[load.tensor]
         is_padded = region.panel > 0  # dead lanes stay inside the buffer: panels are rounded up to whole vectors
         return replace(access_of(region, load.tensor, load.indices, tile.base), masked=has_tail and not is_padded)
+
+
+def reduce_loop(tile: RegisterTile, tiling: Tiling, axis: Axis, span: Span, step: int, can_peel: bool) -> ReduceLoop:
+    """Returns the loop over a reduce axis, still without a body. Its range may be narrowed later."""
+    stage = tile.stage
+    var = Var(f"{axis.name}_{stage.id}{stage.axis_id(axis)}_r")
+    inside = len(stage.reduce_axes) - 1 - stage.reduce_axes.index(axis)
+    is_short = span.is_fixed and span.longest <= MOST_WRITTEN_OUT
+    written = (bool(tiling.peel) and inside == 1 and can_peel and is_short) or (axis in stage.unrolled and inside > 0)
+    unroll = 1 if inside else int(tiling.unroll)
+    zero = Const(0, "i64")
+    return ReduceLoop(tile, axis, var, zero, span.length, span.longest, step, unroll, written, False, ())
+
+
+def nested(loops: Sequence[ReduceLoop], update: Update) -> Stmt:
+    """Returns the loops around an update, outermost first."""
+    body: Stmt = update
+    for loop in reversed(loops):
+        body = replace(loop, body=(body,))
+    return body
 
 
 def _settled(loop: ReduceLoop, is_innermost: bool) -> ReduceLoop:

@@ -18,13 +18,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import Count, Row, Size
 from stormdrop.ir.affine import Affine, Interval, bounds
 from stormdrop.ir.expr import ITEMSIZE, Axis, Expr
 from stormdrop.lower.program import (
     Access,
-    Barrier,
-    Combine,
-    CommitCopies,
     Finish,
     For,
     If,
@@ -34,9 +32,7 @@ from stormdrop.lower.program import (
     Save,
     Start,
     Stmt,
-    Threads,
     Update,
-    WaitForCopies,
 )
 from stormdrop.target.scope import Scope
 
@@ -47,14 +43,14 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Row):
     """The bytes begin <= x < end, modulo `period`, counted from the beginning of the buffer. 0 <= begin < period;
     an end beyond the period wraps around.
     """
 
-    begin: int
-    end: int
-    period: int
+    begin: Size
+    end: Size
+    period: Count
 
     def meets(self, offset: int, other: Columns, other_offset: int) -> bool:
         """Returns whether two columns, moved by offsets in bytes, may have a byte in common; True if periods differ."""
@@ -65,13 +61,13 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Row):
     """An access of a phase to a buffer: bytes [low, high) + Σ stride · parallel loop variable.
 
     `slot` is the buffer's index in the pointer table. There is a stride, in bytes, for each parallel loop.
     """
 
-    slot: int
+    slot: Size
     is_written: bool
     low: int
     high: int
@@ -84,7 +80,7 @@ class Touch:
 class PhaseTouches:
     """All touches of a phase. Its iterations are the row-major product of parallel loops with the extents `loops`."""
 
-    loops: tuple[int, ...]
+    loops: tuple[Size, ...]
     touches: tuple[Touch, ...]
 
     @property
@@ -153,8 +149,8 @@ class _Walk:
                 case Start():
                     if s.resume is not None:
                         self._note(s.tile, s.resume, False)
-                case Threads() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
-                    raise ValueError("a phase of a GPU")
+                case _:
+                    raise ValueError(f"only phases of CPUs have touches, got a phase with {type(s).__name__}")
 
     def _bounds(self, e: Expr) -> Interval | None:
         return bounds(e, self.intervals.get)

@@ -115,8 +115,8 @@ class _Verifier:
         """Checks that an enclosing loop binds every variable in the parts."""
         for part in parts:
             for n in walk(part.expr() if isinstance(part, Affine) else part):
-                is_open = isinstance(n, Axis) or not isinstance(n, Var) or n in self.facts.intervals
-                _require(is_open, f"{n} is not the variable of a loop around {part}")
+                if isinstance(n, Var) and not isinstance(n, Axis) and n not in self.facts.intervals:
+                    _require(False, f"{n} is not the variable of a loop around {part}")
 
     def _body(self, body: tuple[Stmt, ...]) -> None:
         outside = self.facts
@@ -337,7 +337,7 @@ class _Verifier:
         if not access.has_dead:
             guards = (*guards, *(compare("lt", a, limit) for a, limit in tile.limits))
         for i, extent in zip(e.indices, e.tensor.shape if not access.has_dead else ()):
-            self._proved(tile, guards, False, lambda places, i=i: _placed(i, places), extent, f"{e} along {i}")
+            self._proved(tile, guards, False, lambda places, i=i: _placed(i, places), extent, e, "along", i)
         if access.buffer.scope not in SCOPES_WITH_VIEWS:
             self._address(tile, access, guards, has_dead_lanes=not access.masked)
             return
@@ -354,8 +354,8 @@ class _Verifier:
                 form = form + affine(_placed(atom, places)).scaled(c)
             return form.expr()
 
-        elements, what = access.buffer.elements, f"an address in {access.buffer}"
-        self._proved(tile, guards, has_dead_lanes, index, elements, what)
+        elements = access.buffer.elements
+        self._proved(tile, guards, has_dead_lanes, index, elements, "an address in", access.buffer)
 
     def _fragment(self, tile: RegisterTile, f: Fragment) -> None:
         """Checks that a lane's loads in any group are in the buffer: 16 bytes, or an element per half of a step."""
@@ -383,16 +383,19 @@ class _Verifier:
         has_dead_lanes: bool,
         index: Callable[[Mapping[Expr, Affine]], Expr],
         extent: int,
-        what: str,
+        *subject: object,
     ) -> None:
-        """Proves `0 <= index < extent` under the guards, in both elimination orders. Raises BuildError."""
+        """Proves `0 <= index < extent` under the guards, in both elimination orders.
+
+        Raises BuildError if no order succeeds; only then are the parts of `subject` printed.
+        """
         for rows_inside in (False, True):
             facts, places = self._instance(tile, has_dead_lanes, rows_inside)
             given = _placed(conjunction(guards), places)
             facts.assume(given)
             if self._is_inside(facts, given, index(places), extent):
                 return
-        _require(False, f"{what}: {index(places)} may leave 0 … {extent - 1}")
+        _require(False, f"{' '.join(map(str, subject))}: {index(places)} may leave 0 … {extent - 1}")
 
     def _is_inside(self, facts: Facts, given: Expr, index: Expr, extent: int) -> bool:
         """Returns whether `0 <= index < extent`, by cases over Select, min and max, which `given` may contain too."""

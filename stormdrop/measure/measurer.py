@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from stormdrop.base.codec import decode, encode
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Artifact
@@ -31,6 +32,7 @@ from stormdrop.measure.process import RequestFailed, TaskRefused, Worker, messag
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Runs
+from stormdrop.measure.wire import BuildReply, BuildRequest
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.gpu import Gpu
@@ -248,15 +250,15 @@ class Measurer:
     def _build_one(self, builder: Worker, task: Message, candidate: Candidate) -> _Built | Failure:
         match candidate:
             case Schedule():
-                request: Message = {"op": "build", "schedule": candidate.to_json()}
+                request = BuildRequest(candidate)
             case HandWritten():
-                request = {"op": "build", "text": candidate.text, "artifact": candidate.like.to_message()}
+                request = BuildRequest(text=candidate.text, like=candidate.like)
         start = time.perf_counter()
         try:
-            reply = builder.ask(task, request, self.settings.build_timeout)
+            reply = decode(BuildReply, builder.ask(task, request.message, self.settings.build_timeout))
         except RequestFailed as failed:
             return Failure(failed.kind, failed.message, time.perf_counter() - start)
-        return _Built({"artifact": reply["artifact"], "variant": candidate.variant}, reply["seconds"])
+        return _Built({"artifact": encode(reply.kernel.artifact), "variant": candidate.variant}, reply.seconds)
 
     # ---- timing ----------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any, Literal
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.link import Ending, Link, LinkClosed, Message, PipeLink
@@ -71,7 +71,7 @@ class Worker:
             "op": "start",
             "role": role,
             "target": target.to_json(),
-            "settings": asdict(settings),
+            "settings": encode(settings),
             "rules": sent(rules),
         }
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="stormdrop-measure")

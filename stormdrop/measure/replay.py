@@ -5,24 +5,26 @@
 A table holds a task, a target and, for a few sketches, the measured seconds of *every* legal program in a grid of
 choices. A grid has some choices of each knob, perhaps only one. Invariant: the canonical form of any combination of a
 space's choices is a row of the table, or was illegal when the table was recorded.
+
+Measurers without workers: recorded tables, tests and simulations.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import StormdropError, UserError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.space.derive import derive
@@ -31,6 +33,45 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target, target_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to a measurer: measure candidates, time them in turns, or prove a candidate."""
+
+    kind: Literal["measure", "retime", "prove"]
+    task: Task
+    candidates: Sequence[Schedule]
+    rounds: int = 1
+    best: float | None = None
+    """Seconds to beat, for `measure`."""
+
+
+class AnsweringMeasurer(ABC):
+    """A measurer (`Measures` in `stormdrop.tuning.tools`) that answers every request by one method."""
+
+    @abstractmethod
+    def answers(self, asked: Request) -> list[Result]:
+        """Returns a result for each candidate, in order."""
+
+    def measure(
+        self,
+        task: Task,
+        candidates: Sequence[Schedule],
+        best: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Result]:
+        results = self.answers(Request("measure", task, candidates, best=best))
+        if meanwhile is not None:
+            meanwhile()
+        return results
+
+    def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        return self.answers(Request("retime", task, candidates, rounds))
+
+    def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        return self.answers(Request("prove", task, [candidate]))[0]
+
 
 FORMAT = 1
 Floats = NDArray[np.float32]

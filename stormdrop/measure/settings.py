@@ -5,9 +5,7 @@ The target's temperature and `surroundings` define the meaning of measured secon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stormdrop.target import Surroundings
 
@@ -49,11 +47,3 @@ class MeasureSettings:
     surroundings: Surroundings | None = None
     """The model around the measured kernels on a CPU: candidates are timed with the caches as a run of the model leaves
     them. None: a candidate runs repeatedly, with the caches as its last run left them."""
-
-    @staticmethod
-    def from_message(data: Mapping[str, Any]) -> MeasureSettings:
-        """Returns the settings that `dataclasses.asdict` turned into `data`."""
-        values = dict(data)
-        if values["surroundings"] is not None:
-            values["surroundings"] = Surroundings(**values["surroundings"])
-        return MeasureSettings(**values)

@@ -2,21 +2,55 @@
 
     magic (4) | sequence (u32) | bytes of JSON (u32) | bytes of blobs (u32) | CRC-32 of both (u32) | JSON | blobs
 
-Machine code is sent as a blob, which `{"": [offset, length]}` replaces in the JSON. A candidate runs in the process
-that holds the pipe and may write any bytes on it. Bytes other than exactly the expected reply raise `Garbled`.
+The JSON and its blobs, the machine code, are the text of a tree (`base.codec`). A candidate runs in the process that
+holds the pipe and may write any bytes on it. Bytes other than exactly the expected reply raise `Garbled`.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
+
+from stormdrop.base.codec import Malformed, encode, text_of, tree_of
+from stormdrop.builder.building import BuiltKernel, Packing
+from stormdrop.device.artifact import Artifact
+from stormdrop.space.schedule import Schedule
 
 MAGIC = b"\xc3SD\x1a"
 HEADER = struct.Struct("<4sIIII")
 LIMIT_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A request to build a kernel: a schedule (None: the default), or LLVM IR with the calling convention of `like`.
+
+    The other fields are the arguments of `build_for_model`.
+    """
+
+    schedule: Schedule | None = None
+    strides: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The strides of the arrays that are not row-major, with their names."""
+    code: str | None = None
+    packing: Packing | None = None
+    summarise: bool = False
+    text: str = ""
+    like: Artifact | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        return {"op": "build", "request": encode(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReply:
+    """A built kernel and the seconds of the build."""
+
+    kernel: BuiltKernel
+    seconds: float
 
 
 class Garbled(Exception):
@@ -25,16 +59,7 @@ class Garbled(Exception):
 
 def frame(sequence: int, message: Mapping[str, Any]) -> bytes:
     """Returns a message as bytes."""
-    blobs = bytearray()
-
-    def set_aside(value: object) -> dict[str, list[int]]:
-        if not isinstance(value, bytes):
-            raise TypeError(f"{type(value).__name__} is no value of a message")
-        place = [len(blobs), len(value)]
-        blobs.extend(value)
-        return {"": place}
-
-    text = json.dumps(message, separators=(",", ":"), default=set_aside).encode()
+    text, blobs = text_of(message)
     return HEADER.pack(MAGIC, sequence, len(text), len(blobs), zlib.crc32(blobs, zlib.crc32(text))) + text + blobs
 
 
@@ -67,20 +92,10 @@ class Inbox:
         if zlib.crc32(payload) != checksum:
             raise Garbled("a damaged message")
         del held[:end]
-        return sequence, _message(payload[:text_bytes], payload[text_bytes:])
-
-
-def _message(text: bytes, blobs: bytes) -> dict[str, Any]:
-    def put_back(value: dict[str, Any]) -> Any:
-        if "" not in value:
-            return value
-        offset, length = value[""]
-        return blobs[offset : offset + length]
-
-    try:
-        message: object = json.loads(text, object_hook=put_back)
-    except (ValueError, TypeError) as error:
-        raise Garbled(f"a message that is not JSON: {error}") from error
-    if not isinstance(message, dict):
-        raise Garbled("a message that is not an object")
-    return cast("dict[str, Any]", message)
+        try:
+            message = tree_of(payload[:text_bytes], payload[text_bytes:])
+        except Malformed as error:
+            raise Garbled(f"a message that is malformed: {error}") from error
+        if not isinstance(message, dict):
+            raise Garbled("a message that is not an object")
+        return sequence, cast("dict[str, Any]", message)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import BuildError
+from stormdrop.device.arrays import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.device.artifact import Artifact, BufferSpec
 from stormdrop.device.device import Array, Device, Memory
-from stormdrop.device.memory import HUGE_FROM_BYTES, aligned, huge
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, ITEMSIZE, NUMPY, Dtype, integer_range
 from stormdrop.ir.interp import quantum, sample
 from stormdrop.ir.tensor import Task, Tensor
@@ -159,7 +159,7 @@ class GpuWorkbench(Workbench):
         self._outputs = [device.adopt(output.block) for output in self.outputs]
 
     def arrays_of(self, artifact: Artifact) -> tuple[list[Any], list[Any]]:
-        from stormdrop.device.cuda.memory import CudaMemory, DeviceArray
+        from stormdrop.device.cuda.context import CudaMemory, DeviceArray
 
         inputs, outputs = super().arrays_of(artifact)
 

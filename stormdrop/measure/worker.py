@@ -6,8 +6,7 @@ dies. The worker ends when the pipe closes, and Linux kills it when its parent d
 
     start  target, settings, role, rules      once, first; rules of the user's, with where modules are found
     task   task, number                       makes a task current; a runner makes its inputs and reference values
-    build  schedule, views | text + artifact  machine code of one candidate; without a schedule, of the default;
-                                              with `code`, also whether its LLVM IR has this fingerprint
+    build  `wire.BuildRequest`                machine code of one candidate, as a `wire.BuildReply`
     time   artifact, variant, best            load, check and time one candidate
     round  artifact, variant                  time a candidate once more; it is loaded and checked the first time
     drop                                      forget what rounds have loaded
@@ -32,9 +31,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import decode, encode
 from stormdrop.base.errors import BuildError, RunError, ScheduleError, UserError
 from stormdrop.base.lru import Lru
-from stormdrop.builder.building import BuiltKernel, Packing, build_for_model, code_from
+from stormdrop.builder.building import BuiltKernel, build_for_model, code_from
 from stormdrop.codegen.llvm import assemble
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.device import Array, BoundCall, Device, Memory
@@ -49,12 +49,11 @@ from stormdrop.lower.program import View
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
-from stormdrop.measure.wire import Inbox, frame
+from stormdrop.measure.wire import BuildReply, BuildRequest, Inbox, frame
 from stormdrop.measure.workbench import GpuWorkbench, Workbench, WrongOutput
 from stormdrop.model.prepared import PreparedKernel
 from stormdrop.space.rule_names import received
 from stormdrop.space.rules import Rule
-from stormdrop.space.schedule import Schedule
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target, target_from_json
 
@@ -97,20 +96,14 @@ class BuilderRole:
         if task is None:
             raise RuntimeError("a request to build came before its task")
         start = time.perf_counter()
-        if "text" in request:
-            artifact = Artifact.from_message(request["artifact"])
-            built = BuiltKernel(replace(artifact, code=code_from(request["text"], self.target)))
+        wanted = decode(BuildRequest, request["request"])
+        if wanted.like is not None:
+            built = BuiltKernel(replace(wanted.like, code=code_from(wanted.text, self.target)))
         else:
-            views = {name: View(tuple(strides)) for name, strides in request.get("views", {}).items()}
-            given, code = request.get("schedule"), request.get("code")
-            schedule = Schedule.from_json(given) if given else None
-            packing = Packing.from_json(request["packing"]) if request.get("packing") else None
-            summarise = bool(request.get("summarise"))
-            built = build_for_model(task, schedule, self.target, views, self._rules, code, packing, summarise)
-        seconds = time.perf_counter() - start
-        layout = built.layout.to_json() if built.layout is not None else None
-        reply = {"is_same": not built.is_changed, "layout": layout, "seconds": seconds, "deviation": built.deviation}
-        return {"artifact": built.artifact.to_message(), "phases": [p.to_json() for p in built.phases], **reply}
+            views = {name: View(strides) for name, strides in wanted.strides}
+            how = views, self._rules, wanted.code, wanted.packing, wanted.summarise
+            built = build_for_model(task, wanted.schedule, self.target, *how)
+        return encode(BuildReply(built, time.perf_counter() - start))
 
 
 def _pinned(target: Target) -> HostDevice:
@@ -177,7 +170,7 @@ class RunnerRole:
         return self._timing(held, held.first, best, self.settings.min_seconds)
 
     def round(self, request: Message) -> Message:
-        key = Artifact.from_message(request["artifact"]), request["variant"]
+        key = decode(Artifact, request["artifact"]), request["variant"]
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = self._in_surroundings(self._load(request, is_kept=True), is_kept=True)
@@ -215,7 +208,7 @@ class RunnerRole:
 
     def _load(self, request: Message, is_kept: bool = False) -> Held:
         """Loads a candidate and lets it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
-        artifact, variant = Artifact.from_message(request["artifact"]), request["variant"]
+        artifact, variant = decode(Artifact, request["artifact"]), request["variant"]
         try:
             kernel = PreparedKernel(artifact, self._bench.arrays, self._device)
         except KeyError as error:
@@ -292,7 +285,7 @@ def explain(error: Exception) -> Message:
 
 
 def start(request: Message) -> BuilderRole | RunnerRole:
-    settings, target = MeasureSettings.from_message(request["settings"]), target_from_json(request["target"])
+    settings, target = decode(MeasureSettings, request["settings"]), target_from_json(request["target"])
     is_runner = request["role"] == "runner"
     role = RunnerRole(target, settings) if is_runner else BuilderRole(target, received(request["rules"]))
     gc.collect()

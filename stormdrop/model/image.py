@@ -11,15 +11,16 @@ Iterations of a group of phases touch nothing that another iteration of the grou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.codec import Amount, Range, Row, Size
 from stormdrop.base.errors import UserError
-from stormdrop.device.artifact import Artifact
-from stormdrop.device.group import Group, single_groups
+from stormdrop.device.artifact import Artifact, Group, single_groups
+from stormdrop.device.threads import MOST_THREADS
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.ir.shape import dimensions_text
 from stormdrop.target import Surroundings
@@ -29,11 +30,11 @@ Space = Literal["input", "output", "arena", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output of a model, by the name the user knows."""
+class Port(Row):
+    """An input or output of a model, with the user's name for it."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     dtype: Dtype
 
     def __repr__(self) -> str:
@@ -46,17 +47,16 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class OpenPort(Port):
-    """An input or output of which not all sizes are known; in `shape` an open dimension is -1.
+    """An input or output with open dimensions, which are -1 in `shape` and have names in `dimensions`.
 
-    `dimensions` names the open ones; None: not even their number is known.
+    `dimensions` is None if the number of dimensions is unknown.
     """
 
-    dimensions: tuple[int | str, ...] | None = None
+    shape: tuple[int, ...] = field(init=False)
+    dimensions: tuple[Size | str, ...] | None
 
-    @staticmethod
-    def of(name: str, dimensions: tuple[int | str, ...] | None, dtype: Dtype) -> OpenPort:
-        shape = tuple(d if isinstance(d, int) else -1 for d in dimensions or ())
-        return OpenPort(name, shape, dtype, dimensions)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, int) else -1 for d in self.dimensions or ()))
 
     @property
     def open_dimensions(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class OpenPort(Port):
 
     @property
     def named_dimensions(self) -> tuple[str, ...]:
-        """The names of open dimensions that have a name in the file."""
+        """The open dimensions with names of the model's file."""
         texts = dimensions_text(self.name, self.dimensions or ())
         return tuple(d for d, text in zip(self.dimensions or (), texts) if isinstance(d, str) and d == text)
 
@@ -74,38 +74,38 @@ class OpenPort(Port):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """A place in one of the spaces: `index` says which input or output, `offset` is in bytes."""
+class Address(Row):
+    """A place in a space: the index of an input or output, and an offset in bytes."""
 
     space: Space
-    index: int
-    offset: int
+    index: Size
+    offset: Size
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """One kernel call: an address for every buffer of its artifact.
 
-    A constant that is only read while others are packed has the address None. `label`, `shapes` and `node`, its main
-    ONNX node, are for people.
+    A constant that only load-time phases read has the address None. `label`, `shapes` and `node`, the main ONNX node,
+    are for people.
     """
 
-    kernel: int
+    kernel: Size
     addresses: tuple[Address | None, ...]
     label: str
     digest: str  # of the task
-    flops: float
-    nbytes: int  # that must at least be moved
+    flops: Amount
+    nbytes: Size  # the least traffic of the call
     id: str = ""
-    """Of its task in the model, as `Partition.tasks` numbers them; empty for a copy between two tasks."""
+    """The number of its task in `Partition.tasks`; empty for a copy between two tasks."""
     shapes: str = ""
     node: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A model for one kind of machine and one number of threads; of a GPU these are the multiprocessors that it was
-    compiled for, and it runs with any number.
+    """A model for one kind of machine and one number of threads. For a GPU, `threads` are the multiprocessors of the
+    target; code runs with any number of multiprocessors.
     """
 
     name: str
@@ -113,23 +113,23 @@ class Image:
     outputs: tuple[Port, ...]
     kernels: tuple[Artifact, ...]
     calls: tuple[KernelCall, ...]
-    arena_bytes: int
-    weights_bytes: int
-    threads: int
+    arena_bytes: Size
+    weights_bytes: Size
+    threads: Annotated[int, Range(1, MOST_THREADS)]
     triple: str
     cpu: str
     features: str
     groups: tuple[Group, ...] = ()
-    """Phases of the calls with no barrier between them; none given: every phase is a group of its own."""
+    """The phases of the calls in groups without inner barriers; empty: every phase is a group of its own."""
 
     @property
     def extents(self) -> list[tuple[int, ...]]:
-        """Of the phases of each call."""
+        """The extents of the phases, by call."""
         return [self.kernels[call.kernel].extents for call in self.calls]
 
     @property
     def all_groups(self) -> tuple[Group, ...]:
-        """The phases of all calls in groups, given or not."""
+        """The phases of all calls in groups."""
         return self.groups or single_groups(self.extents)
 
     @property
@@ -138,21 +138,23 @@ class Image:
 
     @property
     def units(self) -> str:
-        """What computes in parallel, for people."""
+        """The parallel units, for people."""
         return self.cpu if self.is_for_gpu else f"{self.threads} thread{'s' if self.threads != 1 else ''}"
 
     @property
     def scratch_bytes(self) -> int:
-        """Per thread."""
+        """The scratch bytes of a thread."""
         return max((k.scratch_bytes for k in self.kernels), default=0)
 
     @property
     def surroundings(self) -> Surroundings:
-        """The model as its kernels meet it."""
+        """The model around each kernel."""
         return Surroundings(self.weights_bytes, self.arena_bytes)
 
     def checked_weights(self, weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The bytes of an array that are its weights. Raises UserError for anything but enough contiguous bytes."""
+        """Returns the bytes of an array that are the image's weights. Raises UserError for too few bytes, and for other
+        arrays than contiguous bytes.
+        """
         is_usable = weights.dtype == np.uint8 and weights.ndim == 1 and weights.flags.c_contiguous
         if not is_usable or len(weights) < self.weights_bytes:
             raise UserError(

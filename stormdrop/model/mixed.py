@@ -248,7 +248,7 @@ def port_of(p: MixedPort) -> Port:
     if tensor.HasField("shape"):
         named = [(d, f"{p.name}[{k}]") for k, d in enumerate(tensor.shape.dim)]
         dimensions = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or name for d, name in named)
-    return OpenPort.of(p.name, dimensions, ELEMENT_TYPES[tensor.elem_type])
+    return OpenPort(p.name, ELEMENT_TYPES[tensor.elem_type], dimensions)
 
 
 def _type_text(type: Any) -> str:

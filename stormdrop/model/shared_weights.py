@@ -3,8 +3,8 @@
     shared = SharedWeights(device)
     image, chunks = shared.packed(image, constants)     # the image's addresses now count through the chunks
 
-Two images share a packed constant where its bytes are equal, slack included: the same constant in the same packing
-layout. What is new with an image is one chunk of memory, which lives as long as a model that reads from it.
+Two images share a packed constant if its bytes are equal, slack included: the same constant in the same packing
+layout. The new constants of an image are one chunk of memory, which lives as long as a model that reads from it.
 
 Invariant: a chunk is never written after it is listed.
 """
@@ -43,7 +43,7 @@ class _Held:
 
 
 class SharedWeights:
-    """All packed constants that models of one family hold on one device, by their content."""
+    """All packed constants of the models of one family on one device, by content."""
 
     def __init__(self, device: HostDevice) -> None:
         self.device = device
@@ -53,14 +53,14 @@ class SharedWeights:
 
     @property
     def nbytes(self) -> int:
-        """Of all chunks that some model still reads."""
+        """The bytes of all chunks in use."""
         chunks = {chunk for held in self._held.values() if (chunk := held.chunk()) is not None}
         return sum(chunk.nbytes for chunk in chunks)
 
     def packed(
         self, image: Image, constants: Constants, copied: Iterable[tuple[int, Bytes]] = ()
     ) -> tuple[Image, tuple[WeightChunk, ...]]:
-        """Pack the constants of an image, of which `copied` are kept as they are, each with its offset.
+        """Packs the constants of an image; `copied` constants, each with its offset, are stored unchanged.
 
         The result's weight addresses are offsets in the concatenation of the chunks.
         """
@@ -109,7 +109,7 @@ class SharedWeights:
 
 
 def _moved(image: Image, places: Mapping[int, tuple[WeightChunk, int]]) -> tuple[Image, tuple[WeightChunk, ...]]:
-    """The image with its weights where the chunks hold them; `places` is by the offset of a constant's beginning."""
+    """Returns the image with its weights in the chunks; `places` has the place of each constant by its old offset."""
     chunks = tuple(dict.fromkeys(chunk for chunk, _ in places.values()))
     *starts, total = chunk_starts([chunk.nbytes for chunk in chunks])
     base = dict(zip(chunks, starts))
@@ -118,13 +118,13 @@ def _moved(image: Image, places: Mapping[int, tuple[WeightChunk, int]]) -> tuple
 
 
 def moved_weights(image: Image, chunks: Sequence[WeightChunk], starts: Sequence[int], total: int) -> Image:
-    """An image whose weights are the chunks, with each of them at another place in a larger block."""
+    """Returns an image whose chunks of weights begin at `starts` in a block of `total` bytes."""
     old = chunk_starts([chunk.nbytes for chunk in chunks])
     return _with_weights(image, dict(zip(old, starts)), total)
 
 
 def _with_weights(image: Image, places: Mapping[int, int], total: int) -> Image:
-    """The image with parts of its weights moved: `places` has the new offset for the beginning of each."""
+    """Returns the image with moved parts of its weights: `places` has the new offset of each part by the old offset."""
     begins = sorted(places)
 
     def moved(a: Address | None) -> Address | None:
@@ -140,5 +140,5 @@ def _with_weights(image: Image, places: Mapping[int, int], total: int) -> Image:
 
 
 def chunk_starts(sizes: Sequence[int]) -> list[int]:
-    """Where each of several blocks begins in their concatenation, and the end of the last."""
+    """Returns the offset of each block in the concatenation of all blocks, and the end of the last block."""
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]

@@ -1,20 +1,23 @@
-"""The check whether an image can be run: every address in its buffer's kind of memory and in bounds, every output
-written.
+"""The check whether an image can be run: each address is in its buffer's kind of memory and in bounds, and each output
+is written.
 
-Two properties are not checked here: steps that share arena bytes run at different times, and iterations of a group are
-independent. The memory plan and `builder.grouping` guarantee them.
+Two properties are left to the memory plan and to `builder.grouping`: calls that share arena bytes run at different
+times, and iterations of a group are independent.
 """
 
 from __future__ import annotations
 
+import math
+
+from stormdrop.base.codec import LARGEST
 from stormdrop.base.errors import UserError
-from stormdrop.device.artifact import BufferSpec
-from stormdrop.device.group import problem_of
+from stormdrop.device.artifact import BufferSpec, problem_of
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.model.image import Address, Image
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.scope import Scope
 
+MOST_DIMENSIONS = 32
 _SPACES = {
     Scope.INPUT: ("input", "output", "arena", "weights"),
     Scope.OUTPUT: ("output", "arena"),
@@ -32,7 +35,14 @@ def verify(image: Image) -> None:
         names = [port.name for port in ports]
         if len(set(names)) < len(names):
             raise UserError(f"{image.name}: two inputs or two outputs have one name: {', '.join(names)}")
+        for port in ports:
+            # Also without its zeros: NumPy refuses strides that overflow, even the strides of an empty array.
+            nbytes = ITEMSIZE[port.dtype] * math.prod(n for n in port.shape if n)
+            if len(port.shape) > MOST_DIMENSIONS or nbytes > LARGEST:
+                raise UserError(f"{image.name}: {port!r} is no array that NumPy can hold")
     for k, kernel in enumerate(image.kernels):
+        if not kernel.code:
+            raise UserError(f"{image.name}: kernel {k} has no code")
         elements = sum(b.elements for b in kernel.buffers if b.scope in _WRITTEN)
         if (most := max((*kernel.extents, *kernel.prepare_extents), default=0)) > max(1, elements):
             raise UserError(f"{image.name}: kernel {k} writes {elements} elements, in {most} parallel units")
@@ -61,7 +71,7 @@ def verify(image: Image) -> None:
 def _problem(image: Image, buffer: BufferSpec, address: Address | None) -> str:
     if address is None:
         return "" if buffer.scope in (Scope.CONSTANT, Scope.PACKED) and not buffer.resident else "it has no address"
-    if address.space not in _SPACES[buffer.scope]:
+    if address.space not in _SPACES.get(buffer.scope, ()):
         return f"it cannot be in the space {address.space!r}"
     ports = {"input": image.inputs, "output": image.outputs}.get(address.space)
     if ports is not None:

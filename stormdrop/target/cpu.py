@@ -7,10 +7,10 @@ the estimate are nominal until `stormdrop.device.calibration` fills in measureme
 Invariant: code assembled for a target holds no vector wider than `vector_bytes`.
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
+from stormdrop.base.codec import Count, Rate, Tolerant
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
@@ -98,7 +98,7 @@ MOST_CORES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(Tolerant):
     """One CPU as code generation, the prior and the tuning records see it.
 
     L1 and L2 sizes are per core. The L3 size is the size of one shared cache; the L2 stands in for a missing L3.
@@ -110,27 +110,27 @@ class Cpu:
     cpu: str
     features: str
     isa: str
-    vector_bytes: int
-    vector_registers: int
+    vector_bytes: Count
+    vector_registers: Count
     has_fma: bool
-    threads: int
-    line_bytes: int
-    l1_bytes: int
-    l1_ways: int
-    l2_bytes: int
-    l3_bytes: int
-    fma_per_cycle: float
+    threads: Count
+    line_bytes: Count
+    l1_bytes: Count
+    l1_ways: Count
+    l2_bytes: Count
+    l3_bytes: Count
+    fma_per_cycle: Rate
     """Full-width vector fmas started each cycle; times `fma_latency` (cycles), the chains that keep a core busy."""
-    fma_latency: int
-    peak_gflops: float
+    fma_latency: Count
+    peak_gflops: Rate
     """The peak of one core in f32."""
-    l2_gbs: float
-    l3_gbs: float
-    dram_gbs: float
+    l2_gbs: Rate
+    l3_gbs: Rate
+    dram_gbs: Rate
     temperature: Temperature = Temperature.WARM
-    handover_gbs: float = 160.0
+    handover_gbs: Rate = 160.0
     """The rate of reads of data that another core wrote last, for all threads together."""
-    cores: int = MOST_CORES
+    cores: Count = MOST_CORES
     """The number of cores. Threads in excess share a core's L1 and L2. Unknown: more than any machine has."""
     has_bf16_dot: bool = False
     """AVX512_BF16: two products of bf16 are added to every f32 lane in one instruction."""
@@ -146,28 +146,6 @@ class Cpu:
         coefficients = self.coefficients.to_json()
         written = {} if coefficients == {"version": UNWRITTEN_VERSION} else {"coefficients": coefficients}
         return {"kind": "cpu", **values, "cold": self.is_cold, **written}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Cpu":
-        """Returns the target of its JSON of any version, the inverse of `to_json`.
-
-        Unknown fields are ignored, missing fields have their default. Raises UserError if a field without a default is
-        missing, or if a value is invalid.
-        """
-        cold = _checked("cold", data.get("cold", False), bool)
-        values: dict[str, Any] = {"temperature": Temperature.COLD if cold else Temperature.WARM}
-        written = data.get("coefficients")
-        values["coefficients"] = CpuCoefficients.from_json(
-            {"version": UNWRITTEN_VERSION} if written is None else written
-        )
-        for field in fields(cls):
-            if field.name not in values and (field.name in data or field.default is MISSING):
-                values[field.name] = _checked(field.name, data.get(field.name), field.type)
-        isa = ISAS.get(values["isa"])
-        if isa is None or isa.vector_bytes != values["vector_bytes"]:
-            what = f"{values['isa']!r:.60} of {values['vector_bytes']} bytes"
-            raise UserError(f"not a target: unknown instruction set {what}")
-        return cls(**values)
 
     @property
     def is_cold(self) -> bool:
@@ -289,14 +267,6 @@ class Cpu:
             f"{self.name}, {self.isa}, {self.threads} thread{'s' if self.threads > 1 else ''}, "
             f"L1 {self.l1_bytes >> 10} KiB, L2 {self.l2_bytes >> 10} KiB, L3 {self.l3_bytes >> 20} MiB"
         )
-
-
-def _checked(name: str, value: Any, kind: Any) -> Any:
-    """Returns a field's JSON value; a whole number is accepted as a float. Numbers must be positive."""
-    is_kind = type(value) is kind or (kind is float and type(value) is int)
-    if not is_kind or (isinstance(value, (int, float)) and kind is not bool and not 0 < value < 2**63):
-        raise UserError(f"not a target: {name} is {value!r:.60}, not a good {kind.__name__}")
-    return kind(value)
 
 
 # ---- making one -----------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ at hand. The numbers of a real device replace the defaults by `dataclasses.repla
 Invariant: code for a target runs on every GPU of its architecture, with any number of multiprocessors.
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
+from stormdrop.base.codec import Count, Range, Rate, Tolerant
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
 from stormdrop.target import Temperature
@@ -23,57 +23,57 @@ GPU_TRIPLE = "nvptx64-nvidia-cuda"
 
 
 @dataclass(frozen=True, slots=True)
-class GpuCoefficients:
+class GpuCoefficients(Tolerant):
     """The calibrated numbers of the estimate of a program on a GPU, as one value.
 
     *h200*: fitted to measured kernels of an H200; *nominal*: from the architecture's documents; *chosen*: a limit or a
     small preference.
     """
 
-    version: int
+    version: Count
 
     # Issue: warp instructions that a multiprocessor starts in a cycle
-    issue_per_cycle: float = 4.0  # nominal: four schedulers
-    shared_bytes_per_cycle: float = 142.0  # one wavefront has 128; h200
-    load_issue_per_cycle: float = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
-    unstaged_factor: float = 4.0  # the cost factor of operands of a tile that every thread loads from the L1; h200
-    sector_bytes: float = 32.0  # nominal: the traffic of a request per cache line it touches
-    function_instructions: float = 20.0  # exp, tanh, erf, ...; counted
-    turn_instructions: float = (
+    issue_per_cycle: Rate = 4.0  # nominal: four schedulers
+    shared_bytes_per_cycle: Rate = 142.0  # one wavefront has 128; h200
+    load_issue_per_cycle: Rate = 1.0  # nominal: warp-wide requests to the L1 that one multiprocessor takes
+    unstaged_factor: Rate = 4.0  # the cost factor of operands of a tile that every thread loads from the L1; h200
+    sector_bytes: Rate = 32.0  # nominal: the traffic of a request per cache line it touches
+    function_instructions: Rate = 20.0  # exp, tanh, erf, ...; counted
+    turn_instructions: Rate = (
         24.0  # the cost of a turn of an unrolled loop: control, and loads that do not overlap; h200
     )
-    division_instructions: float = 10.0  # counted
-    rounding_instructions: float = 7.0  # of an f32 to a half; counted
-    index_instructions: float = 6.0  # of each tile that a thread stores; counted
-    copy_instructions: float = 3.0  # of each copy to shared memory, for its addresses; counted
-    guard_instructions: float = 5.0  # in addition, for the test of a border; counted
+    division_instructions: Rate = 10.0  # counted
+    rounding_instructions: Rate = 7.0  # of an f32 to a half; counted
+    index_instructions: Rate = 6.0  # of each tile that a thread stores; counted
+    copy_instructions: Rate = 3.0  # of each copy to shared memory, for its addresses; counted
+    guard_instructions: Rate = 5.0  # in addition, for the test of a border; counted
 
     # Latencies, in cycles
-    memory_cycles: float = 650.0  # a load from the L2 that few blocks share; h200
-    barrier_cycles: float = 40.0  # h200
-    shuffle_cycles: float = 30.0  # nominal
-    loop_cycles: float = 12.0  # control of a loop that is not unrolled; chosen
-    fma_latency: float = 4.0  # nominal
-    warp_gap: float = 2.0  # share of time lost to instruction latencies if there is one warp; h200
+    memory_cycles: Rate = 650.0  # a load from the L2 that few blocks share; h200
+    barrier_cycles: Rate = 40.0  # h200
+    shuffle_cycles: Rate = 30.0  # nominal
+    loop_cycles: Rate = 12.0  # control of a loop that is not unrolled; chosen
+    fma_latency: Rate = 4.0  # nominal
+    warp_gap: Rate = 2.0  # share of time lost to instruction latencies if there is one warp; h200
 
     # A launch
-    launch_seconds: float = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
-    block_cycles: float = 600.0  # to start a block and to drain its stores; h200
-    start_cycles: float = 60.0  # between the starts of two blocks on one multiprocessor; chosen
+    launch_seconds: Rate = 2.0e-6  # of a kernel in a graph, from the end of the one before; h200
+    block_cycles: Rate = 600.0  # to start a block and to drain its stores; h200
+    start_cycles: Rate = 60.0  # between the starts of two blocks on one multiprocessor; chosen
 
     # Limits, all of them chosen
-    most_instructions: float = 6000.0  # of one phase: ptxas takes about 40 µs for each
-    spare_registers: float = 40.0  # of a thread, beside accumulators and operands: addresses, loop variables
-    code_scale: float = 2e5  # of two equal programs take the shorter
-    cached_instructions: float = 2000.0  # that a loop may have before it is fetched again and again; h200
-    fetch_scale: float = 1e4  # by so many instructions beyond it a program takes twice as long; h200
+    most_instructions: Rate = 6000.0  # of one phase: ptxas takes about 40 µs for each
+    spare_registers: Rate = 40.0  # of a thread, beside accumulators and operands: addresses, loop variables
+    code_scale: Rate = 2e5  # of two equal programs take the shorter
+    cached_instructions: Rate = 2000.0  # that a loop may have before it is fetched again and again; h200
+    fetch_scale: Rate = 1e4  # by so many instructions beyond it a program takes twice as long; h200
 
 
 GPU_COEFFICIENTS = GpuCoefficients(version=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Tolerant):
     """One GPU as code generation, the estimate and the tuning records see it.
 
     Limits are CUDA's. `l2_gbs` and `dram_gbs` are for all multiprocessors together.
@@ -81,60 +81,34 @@ class Gpu:
 
     name: str
     architecture: str
-    multiprocessors: int
-    threads_per_block: int
-    threads_per_multiprocessor: int
-    blocks_per_multiprocessor: int
-    registers_per_thread: int
-    registers_per_multiprocessor: int
-    shared_bytes_per_block: int
+    multiprocessors: Count
+    threads_per_block: Count
+    threads_per_multiprocessor: Count
+    blocks_per_multiprocessor: Count
+    registers_per_thread: Count
+    registers_per_multiprocessor: Count
+    shared_bytes_per_block: Count
     """The limit of a block's dynamic shared memory."""
-    shared_bytes_per_multiprocessor: int
-    l2_bytes: int
-    clock_ghz: float
-    fma_lanes: int
+    shared_bytes_per_multiprocessor: Count
+    l2_bytes: Count
+    clock_ghz: Rate
+    fma_lanes: Count
     """f32 multiply-adds that one multiprocessor starts in a cycle."""
-    l2_gbs: float
-    dram_gbs: float
-    matrix_products: float = 1024.0
+    l2_gbs: Rate
+    dram_gbs: Rate
+    matrix_products: Rate = 1024.0
     """bf16 multiply-adds that one multiprocessor's matrix units make in a cycle, by mma.sync; of tf32 half as many."""
     precision: Precision = "f32"
     """The precision of the factors of f32 products and convolutions; sums are always f32."""
     temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
-    ordinal: int = 0
+    ordinal: Annotated[int, Range(0, 1023)] = 0
     """CUDA's number of the machine's GPU that runs the code; not part of the target's identity."""
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         del values["temperature"]
         return {"kind": "gpu", **values, "cold": self.is_cold}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Gpu":
-        """Returns the target of its JSON of any version, the inverse of `to_json`.
-
-        Unknown fields are ignored, missing fields have their default. Raises UserError if a field without a default is
-        missing, or if a value is invalid.
-        """
-        cold = data.get("cold", False)
-        if type(cold) is not bool:
-            raise UserError("not a target: cold is neither true nor false")
-        ordinal = data.get("ordinal", 0)
-        if type(ordinal) is not int or not 0 <= ordinal < 1024:
-            raise UserError(f"not a target: ordinal is {ordinal!r:.60}, not the number of a GPU")
-        precision = data.get("precision", "f32")
-        if precision not in PRECISIONS:
-            raise UserError(f"not a target: unknown precision {precision!r:.60}")
-        values = _values_of(cls, data, {"temperature", "coefficients", "ordinal", "precision"})
-        given = data.get("coefficients", asdict(GPU_COEFFICIENTS))
-        if not isinstance(given, Mapping):
-            raise UserError("not a target: its coefficients are no JSON object")
-        if values["architecture"] not in ARCHITECTURES:
-            raise UserError(f"not a target: unknown architecture {values['architecture']!r:.60}")
-        temperature = Temperature.COLD if cold else Temperature.WARM
-        coefficients = GpuCoefficients(**_values_of(GpuCoefficients, given, set()))
-        return cls(**values, precision=precision, temperature=temperature, coefficients=coefficients, ordinal=ordinal)
 
     # The interface that all kinds of target share
 
@@ -258,22 +232,6 @@ class Gpu:
             f"{self.name}, {self.architecture}, {self.multiprocessors} multiprocessors, L2 {self.l2_bytes >> 20} MiB, "
             f"{self.dram_gbs:.0f} GB/s{'' if self.precision == 'f32' else f', products in {self.precision}'}"
         )
-
-
-def _values_of(kind: Any, data: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
-    """Returns the fields of a dataclass of positive numbers and strings, read from JSON."""
-    values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name in but or (field.name not in data and field.default is not MISSING):
-            continue
-        value, type_ = data.get(field.name), field.type
-        is_kind = type(value) is type_ or (type_ is float and type(value) is int)
-        if not is_kind or (isinstance(value, (int, float)) and not 0 < value < 2**63):
-            raise UserError(
-                f"not a target: {field.name} is {value!r:.60}, not a good {getattr(type_, '__name__', type_)}"
-            )
-        values[field.name] = float(value) if isinstance(value, int) and type_ is float else value
-    return values
 
 
 def _gpu(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from stormdrop.base.errors import RunError, StormdropError
 from stormdrop.builder.building import lowered, program_of
-from stormdrop.device.memory import check_memory
+from stormdrop.device.arrays import check_memory
 from stormdrop.device.targets import peak_meter
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops

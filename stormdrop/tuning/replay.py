@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer
+from stormdrop.measure.replay import Request, Table, TableMeasurer
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule

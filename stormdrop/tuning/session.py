@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.builder.building import code_of
-from stormdrop.device.memory import check_memory
+from stormdrop.device.arrays import check_memory
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.space.default import ranked

@@ -109,18 +109,7 @@ def test_arrays_of_any_layout_and_origin_are_taken() -> None:
         random_x(1)[:5],
         random_x(1).astype(complex),
     ],
-    ids=[
-        "foreign",
-        "objects",
-        "texts",
-        "ragged",
-        "none",
-        "text",
-        "dict",
-        "records",
-        "short",
-        "complex",
-    ],
+    ids=["foreign", "objects", "texts", "ragged", "none", "text", "dict", "records", "short", "complex"],
 )
 def test_what_is_no_fitting_array_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(sd.UserError, match=r"input for x: f32\[32, 64\]"):
@@ -135,23 +124,6 @@ def test_an_array_may_change_or_die_as_soon_as_the_call_returns() -> None:
     del x
     gc.collect()
     assert_right(found, right)
-
-
-def test_outputs_of_two_calls_do_not_share_memory() -> None:
-    kept = [(compiled()(random_x(k)), random_x(k)) for k in range(20)]
-    for found, x in kept:
-        assert_right(found, x)
-    flat = [a for found, _ in kept for a in found]
-    assert not any(np.shares_memory(a, b) for k, a in enumerate(flat) for b in flat[:k])
-
-
-def test_out_between_the_lines_of_a_larger_array_is_written_there_and_nowhere_else() -> None:
-    x, whole, total = random_x(3), np.full((64, 128), 7, np.float32), np.empty((), np.float32)
-    found = compiled()(x, out=[whole[::2, ::2], total])
-    assert_right(found, x)
-    assert found[0].base is whole
-    assert (whole[1::2] == 7).all()
-    assert (whole[:, 1::2] == 7).all()
 
 
 def test_numbers_of_runs_are_checked() -> None:
@@ -174,19 +146,6 @@ def test_a_run_without_memory_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(sd.RunError, match="no memory for y"):
             fresh(random_x(1))
     assert_right(fresh(random_x(1)), random_x(1))
-
-
-def test_a_slip_of_the_finger_does_not_start_a_million_threads() -> None:
-    with pytest.raises(sd.UserError, match="1024 or fewer"):
-        sd.compile(network(), threads=10**6)
-
-
-@pytest.mark.parametrize(
-    "shapes", [{"x": "abc"}, {"x": None}, {"x": 3}, {"x": (32.5, 64)}, {"x": ("a", "b")}, [32, 64], {"x": (-1, 64)}]
-)
-def test_shapes_that_are_none_are_refused(shapes: Any) -> None:
-    with pytest.raises(sd.UserError, match=r"shape"):
-        sd.load(network(), shapes=shapes)
 
 
 def test_a_shape_may_be_of_numpys_numbers() -> None:
@@ -305,7 +264,8 @@ def test_a_model_outlives_its_files(tmp_path: Path) -> None:
 
 
 INTERRUPTED = """
-import sys, numpy as np, stormdrop as sd
+import signal, sys, numpy as np, stormdrop as sd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 from tests.support.abused_onnx import model, node, port
 w = np.ones((512, 512), np.float32)
 m = sd.compile(model([node("MatMul", "x w", "y")], [port("x", (512, 512))], "y", {"w": w}))

@@ -21,7 +21,7 @@ from benchmarks.reuse.table import Table, TableFile, mark_of, read_rows
 from benchmarks.reuse.turns import in_turns, together
 from stormdrop.base.errors import RunError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
+from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule

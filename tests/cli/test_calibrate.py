@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from stormdrop.cli.main import main
 from stormdrop.device import peak
-from stormdrop.device.calibration import identity, load_peak, save_peak
+from stormdrop.device.calibration import PEAKS, identity, load_peak
 from stormdrop.device.host import detect, nominal
 from stormdrop.doctor import calibrate as driver
 from stormdrop.store.store import Store, default_path
@@ -113,7 +113,7 @@ def test_an_empty_cache_gets_measured_rates_which_doctor_finds(cache: Path) -> N
 @pytest.mark.usefixtures("quick")
 def test_known_rates_are_measured_again_only_when_asked_for() -> None:
     plain = nominal(1)
-    save_peak(plain, made_up(plain))
+    PEAKS.save(identity(plain), made_up(plain))
     assert told()["rates"]["peak_gflops"] == [plain.peak_gflops, 110.0]
     assert load_peak(plain) == made_up(plain)
     told("--fresh")
@@ -124,7 +124,7 @@ def test_known_rates_are_measured_again_only_when_asked_for() -> None:
 
 def test_the_text_has_a_line_for_each_rate_and_each_coefficient() -> None:
     plain = nominal(1)
-    save_peak(plain, made_up(plain))
+    PEAKS.save(identity(plain), made_up(plain))
     shown = text()
     assert row(shown, "rate") == ["nominal", "measured"]
     assert row(shown, "GFLOP/s of a core") == [f"{plain.peak_gflops:.4g}", "110"]

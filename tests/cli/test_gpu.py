@@ -20,7 +20,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A machine without driver and wheel, whatever this one has."""
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "LIBRARY", "libnothing.so.1")
-    monkeypatch.setattr(assembler, "_found", list)
+    monkeypatch.setattr(assembler, "_library_paths", list)
     caches: list[Any] = [driver._library, driver.driver_version, driver.open_driver, assembler.assembler]
     for cached in caches:
         cached.cache_clear()

@@ -18,6 +18,7 @@ import stormdrop
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.cli.main import main
 from stormdrop.cli.options import SEARCHES, seconds_of
+from stormdrop.device.threads import available_cpus
 from stormdrop.store.store import Store
 from tests.support.records import make_records
 
@@ -465,6 +466,7 @@ def test_peak_is_measured_once_and_kept(cache: Path) -> None:
 
 
 def test_more_threads_than_cpus_are_warned_of_on_stderr(cache: Path) -> None:
-    done = stormdrop_cli("op", *TINY, "--default", "--threads", "999", "--json", cache=cache)
-    assert "999 threads on " in done.stderr
-    assert "999 threads on " not in done.stdout
+    threads = available_cpus() + 1
+    done = stormdrop_cli("op", *TINY, "--default", "--threads", str(threads), "--json", cache=cache)
+    assert f"{threads} threads on " in done.stderr
+    assert f"{threads} threads on " not in done.stdout

@@ -112,7 +112,7 @@ def test_borders_of_zero_and_of_minus_zero_are_different_pages() -> None:
 
 
 def test_every_nan_is_one_page() -> None:
-    pages = Pages({})
+    pages = Pages()
     assert pages.get(float("nan"), "f32", 3) == pages.get(float("nan"), "f32", 7) != pages.get(0.0, "f32", 1)
     assert [line.split("[")[1][:1] for line in pages.definitions()] == ["7", "1"]
 

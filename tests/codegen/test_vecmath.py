@@ -2,18 +2,19 @@
 
 import ctypes
 import math
-import platform
 import struct
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen import routines, vecmath
+from stormdrop.codegen.llvm import Code, assemble
 from stormdrop.codegen.text import Writer, flatten, vector_type
+from stormdrop.device.host import detect
+from stormdrop.target.cpu import cross
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -47,28 +48,9 @@ BIT_TYPES: dict[str, type[np.signedinteger[Any]]] = {"f32": np.int32, "f64": np.
 HALF_PI = np.longdouble("1.57079632679489661923132169163975144")
 
 
-def host_has_fma() -> bool:
-    return platform.machine() in ("aarch64", "arm64") or bool(llvm.get_host_cpu_features().get("fma", False))
-
-
-FMA_CHOICES = (False, True) if host_has_fma() else (False,)
-
-
-class Target(NamedTuple):
-    triple: str
-    cpu: str
-    features: str
-    fma: bool
-
-
-TARGETS = {
-    "sse4.1": Target("x86_64-unknown-linux-gnu", "x86-64", "+sse4.1", False),
-    "avx2": Target("x86_64-unknown-linux-gnu", "x86-64", "+avx2,+fma", True),
-    "avx512": Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", True),
-    "neon": Target("aarch64-unknown-linux-gnu", "generic", "+neon", True),
-}
-
-
+HERE = detect()
+FMA_CHOICES = (False, True) if HERE.has_fma else (False,)
+TARGETS = {isa: cross(isa) for isa in ("sse", "avx2", "avx512", "neon")}
 FUNCTIONS = sorted(vecmath.UNARY | vecmath.BINARY)
 
 
@@ -106,30 +88,19 @@ def kernel(fn: str, dtype: str, lanes: int, fma: bool, declared: set[str] | None
     )
 
 
-def parse(ir: str, declared: set[str]) -> Any:
+def with_routines(ir: str, declared: set[str]) -> str:
     called = routines.definitions(ir, "nounwind", declared)
-    module = llvm.parse_assembly("\n".join([*declared, *called, ir]))
-    module.verify()
-    return module
+    return "\n".join([*declared, *called, ir])
 
 
-def all_kernels(dtype: str, lanes: int, fma: bool) -> Any:
+def all_kernels(dtype: str, lanes: int, fma: bool) -> str:
     declared: set[str] = set()
-    return parse("\n".join(kernel(fn, dtype, lanes, fma, declared) for fn in FUNCTIONS), declared)
-
-
-def jit(module: Any) -> Any:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten()
-    )
-    return llvm.create_mcjit_compiler(module, machine)
+    return with_routines("\n".join(kernel(fn, dtype, lanes, fma, declared) for fn in FUNCTIONS), declared)
 
 
 @cache
-def engine(dtype: str, lanes: int, fma: bool) -> Any:
-    return jit(all_kernels(dtype, lanes, fma))
+def code(dtype: str, lanes: int, fma: bool) -> Code:
+    return Code(assemble(all_kernels(dtype, lanes, fma), HERE))
 
 
 def run(fn: str, x: Array, dtype: str, lanes: int, fma: bool, y: Array | None = None) -> Array:
@@ -137,7 +108,7 @@ def run(fn: str, x: Array, dtype: str, lanes: int, fma: bool, y: Array | None = 
     given = [x, x if y is None else y]
     sources = [np.ascontiguousarray(np.concatenate([a, np.ones(padding)]), NUMPY_TYPES[dtype]) for a in given]
     result = np.full_like(sources[0], np.nan)
-    address = engine(dtype, lanes, fma).get_function_address(f"{fn}_kernel")
+    address = code(dtype, lanes, fma).address(f"{fn}_kernel")
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     signature(address)(sources[0].ctypes.data, sources[1].ctypes.data, result.ctypes.data, len(result))
     return result[: len(x)]
@@ -272,10 +243,8 @@ def test_powers_of_integers_are_exact_modulo_the_type(element: str, lanes: int) 
     x = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (200, lanes), BIT_TYPES[f"f{bits}"])
     y = rng.integers(0, 2 ** (bits - 1), x.shape, x.dtype) >> rng.integers(0, bits - 1, x.shape, x.dtype)
     z = np.zeros_like(x)
-    engine = jit(parse(ir, set()))
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
-        engine.get_function_address("f")
-    )
+    loaded = Code(assemble(with_routines(ir, set()), HERE))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(loaded.address("f"))
     for a, b, c in zip(x, y, z):
         function(a.ctypes.data, b.ctypes.data, c.ctypes.data)
     right = [[pow(a, b, 2**bits) for a, b in zip(*rows)] for rows in zip(x.tolist(), y.tolist())]
@@ -383,7 +352,7 @@ def undefined_symbols(elf: bytes) -> set[str]:
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     entry_size, count = struct.unpack_from("<HH", elf, 0x3A)
     sections = [struct.unpack_from("<IIQQQQII", elf, table + i * entry_size) for i in range(count)]
-    found: set[str] = set()
+    names_needed: set[str] = set()
     for _, kind, _, _, offset, size, link, _ in sections:
         if kind != 2:  # SHT_SYMTAB
             continue
@@ -391,15 +360,8 @@ def undefined_symbols(elf: bytes) -> set[str]:
         for at in range(offset, offset + size, 24):
             name, _, _, section = struct.unpack_from("<IBBH", elf, at)
             if name and section == 0:  # SHN_UNDEF
-                found.add(elf[names + name : elf.index(b"\0", names + name)].decode())
-    return found
-
-
-def object_code(module: Any, target: Target) -> bytes:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features)
-    return machine.emit_object(module)
+                names_needed.add(elf[names + name : elf.index(b"\0", names + name)].decode())
+    return names_needed
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 16])
@@ -407,14 +369,13 @@ def object_code(module: Any, target: Target) -> bytes:
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_external_symbol_is_left(name: str, dtype: str, lanes: int) -> None:
     target = TARGETS[name]
-    assert undefined_symbols(object_code(all_kernels(dtype, lanes, target.fma), target)) == set()
+    assert undefined_symbols(assemble(all_kernels(dtype, lanes, target.has_fma), target)) == set()
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_external_symbol_would_have_been_seen(name: str) -> None:
     ir = "declare float @llvm.exp.f32(float)\ndefine float @f(float %x) {\n  %y = call float @llvm.exp.f32(float %x)"
-    module = llvm.parse_assembly(f"{ir}\n  ret float %y\n}}")
-    assert undefined_symbols(object_code(module, TARGETS[name])) == {"expf"}
+    assert undefined_symbols(assemble(f"{ir}\n  ret float %y\n}}", TARGETS[name])) == {"expf"}
 
 
 def test_without_fma_no_fma_is_called() -> None:

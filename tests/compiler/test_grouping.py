@@ -22,7 +22,7 @@ from stormdrop.builder.grouping import MEANS, means_from
 from stormdrop.compiler import kernel_builds as build_module
 from stormdrop.compiler import model_build
 from stormdrop.compiler.kernel_builds import Job, build_kernels
-from stormdrop.device.group import Group
+from stormdrop.device.artifact import Group
 from stormdrop.device.host_device import HostMemory, HostRecording
 from stormdrop.device.pool.pool_ir import STEP_WORDS
 from stormdrop.model.fixed_model import FixedModel

@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.base.codec import decode
 from stormdrop.base.errors import UserError
 from stormdrop.base.paths import package_root
 from stormdrop.compiler import kernel_builds as building
 from stormdrop.compiler.kernel_builds import Job, build_kernel, build_kernels
-from stormdrop.device.artifact import Artifact
 from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
 from stormdrop.measure.process import Worker, message_of
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.wire import BuildReply, BuildRequest
 from stormdrop.operators.catalogue import build as operator
 from stormdrop.space.default import default_schedule
 from stormdrop.space.rule_names import imported
@@ -181,11 +182,10 @@ def test_builders_of_a_model_build_what_this_process_does() -> None:
     assert expected != build_kernel(job, target)
     worker = Worker("builder", target, MeasureSettings(), RULES)
     try:
-        request = {"op": "build", "schedule": job.schedule.to_json() if job.schedule else None}
-        reply = worker.lane.submit(worker.ask, message_of(task), request, 60.0).result()
+        reply = worker.lane.submit(worker.ask, message_of(task), BuildRequest(job.schedule).message, 60.0).result()
     finally:
         worker.close()
-    assert Artifact.from_message(reply["artifact"]) == expected.artifact
+    assert decode(BuildReply, reply).kernel.artifact == expected.artifact
     assert (
         build_kernels([job] * (2 * building.WORTH_A_WORKER), target, 2, RULES)
         == [expected] * 2 * building.WORTH_A_WORKER

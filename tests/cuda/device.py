@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 import stormdrop as sd
 from stormdrop.base.errors import BuildError
 from stormdrop.device.artifact import Artifact, BufferSpec, Launch
-from stormdrop.device.cuda.context import Attribute
+from stormdrop.device.cuda.context import Attribute, DeviceArray
 from stormdrop.device.cuda.detect import detect_gpu
 from stormdrop.device.cuda.device import CudaDevice, cuda_device
 from stormdrop.device.cuda.driver import CudaError
-from stormdrop.device.cuda.memory import DeviceArray
 from stormdrop.device.cuda.peak import artifact_of_module
 from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
 from stormdrop.device.rotation import Rotation, rotation_bytes

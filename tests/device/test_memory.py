@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stormdrop.device import host_device, memory
-from stormdrop.device.memory import HUGE_BYTES, HUGE_FROM_BYTES, aligned
+from stormdrop.device import arrays as memory
+from stormdrop.device import host_device
+from stormdrop.device.arrays import HUGE_BYTES, HUGE_FROM_BYTES, aligned
 from stormdrop.device.pool.pool import shared_pool
 
 

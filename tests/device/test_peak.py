@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import assemble, assembly
-from stormdrop.device import calibration
 from stormdrop.device import peak as module
-from stormdrop.device.calibration import calibrated
+from stormdrop.device.calibration import PEAKS, calibrated, identity, load_peak
 from stormdrop.device.device import BufferPlace
 from stormdrop.device.host import detect, hyperthreads
 from stormdrop.device.host_device import HostMemory
@@ -57,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made_up(target: Cpu) -> Peak:
     rows = [Bandwidth(level, n, 1024, 10.0 * n, 7.5 * n) for n, level in product((1, target.threads), LEVELS)]
-    return Peak(calibration.identity(target), target.threads, 100.0, 190.0, tuple(rows))
+    return Peak(identity(target), target.threads, 100.0, 190.0, tuple(rows))
 
 
 # ---- the kernels
@@ -160,13 +159,9 @@ def test_two_threads_as_fast_as_one_are_too_slow(target: Cpu) -> None:
     assert module._is_too_slow(replace(peak, gflops=100.0 / hyperthreads()))
 
 
-def test_a_peak_round_trips_through_json(target: Cpu) -> None:
-    assert Peak.from_json(made_up(target).to_json()) == made_up(target)
-
-
 def test_a_target_is_calibrated_only_by_its_own_measurement(target: Cpu) -> None:
     assert calibrated(target) is target
-    calibration.save_peak(target, made_up(target))
+    PEAKS.save(identity(target), made_up(target))
     better = calibrated(target)
     assert (better.peak_gflops, better.l2_gbs, better.l3_gbs, better.dram_gbs) == (95.0, 10.0, 20.0, 20.0)
     assert better.key() == target.key()
@@ -193,8 +188,8 @@ DAMAGES: dict[str, Callable[[str], str]] = {
 def test_a_corrupt_file_is_ignored_with_a_warning(
     target: Cpu, recwarn: pytest.WarningsRecorder, damage: Callable[[str], str]
 ) -> None:
-    calibration.save_peak(target, made_up(target))
-    path = calibration._path("peak", target)
+    PEAKS.save(identity(target), made_up(target))
+    path = PEAKS.path(identity(target))
     path.write_bytes(damage(path.read_text()).encode(errors="surrogateescape"))
     assert calibrated(target) is target
     assert "is ignored" in " ".join(remarks(recwarn))
@@ -205,7 +200,7 @@ def test_an_unwritable_cache_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "file"))
-    calibration.save_peak(target, made_up(target))
+    PEAKS.save(identity(target), made_up(target))
     assert "cannot be kept" in " ".join(remarks(recwarn))
     assert calibrated(target) is target
 
@@ -214,7 +209,7 @@ def test_a_link_in_the_place_of_the_file_is_replaced_and_not_followed(target: Cp
     """In a directory that others may write to, they would choose where we make a file."""
     cache.mkdir()
     elsewhere = cache.parent / "elsewhere"
-    calibration._path("peak", target).symlink_to(elsewhere)
-    calibration.save_peak(target, made_up(target))
-    assert calibration.load_peak(target) == made_up(target)
+    PEAKS.path(identity(target)).symlink_to(elsewhere)
+    PEAKS.save(identity(target), made_up(target))
+    assert load_peak(target) == made_up(target)
     assert not elsewhere.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import BuildError, UserError
 from stormdrop.device.artifact import Launch
 from stormdrop.device.cuda import assembler as assembling
@@ -18,14 +20,15 @@ from stormdrop.device.cuda.assembler import NoAssembler, NvJitLink, machine_code
 from stormdrop.device.cuda.context import Attribute
 from stormdrop.device.cuda.device import EMPTY, SPIN, cuda_device
 from stormdrop.device.cuda.driver import NoGpu
-from stormdrop.device.cuda.peak import GpuPeak, known_gpu_peak, measure_gpu_peak
+from stormdrop.device.cuda.peak import known_gpu_peak, measure_gpu_peak
 from stormdrop.device.host import detect
 from stormdrop.device.targets import target_for
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.open_model import load_compiled
 from stormdrop.model.package import load
-from stormdrop.target.gpu import GPU_TRIPLE, Gpu, gpu
+from stormdrop.target.gpu import GPU_TRIPLE, gpu
+from stormdrop.target.machine import target_from_json
 from stormdrop.target.scope import Scope
 from tests.device.test_artifact import GPU
 from tests.support.fake_cuda import FakeCudaDevice
@@ -36,7 +39,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A machine without driver and wheel, whatever this one has."""
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(driver, "LIBRARY", "libnothing.so.1")
-    monkeypatch.setattr(assembling, "_found", list)
+    monkeypatch.setattr(assembling, "_library_paths", list)
     caches: list[Any] = [driver._library, driver.driver_version, driver.open_driver, assembling.assembler, cuda_device]
     for cached in caches:
         cached.cache_clear()
@@ -69,10 +72,10 @@ def test_without_a_driver_it_says_what_to_do(name: str) -> None:
 
 def test_the_number_of_a_gpu_is_kept_in_json_and_is_no_part_of_the_key() -> None:
     second = replace(gpu(), ordinal=1)
-    assert Gpu.from_json(second.to_json()) == second
+    assert target_from_json(second.to_json()) == second
     assert second.key() == gpu().key()
-    with pytest.raises(UserError, match="not the number of a GPU"):
-        Gpu.from_json({**gpu().to_json(), "ordinal": -1})
+    with pytest.raises(UserError, match="ordinal: -1 is not"):
+        target_from_json({**gpu().to_json(), "ordinal": -1})
 
 
 # ---- the assembler --------------------------------------------------------------------------------------------------
@@ -169,9 +172,8 @@ def test_a_measured_peak_is_kept_and_a_damaged_one_is_ignored(monkeypatch: pytes
     monkeypatch.setattr(peak, "machine_code", as_it_is)
     found = measure_gpu_peak(device)
     assert measure_gpu_peak(device) == known_gpu_peak(device) == found
-    assert GpuPeak.from_json(found.to_json()) == found
     (path,) = tmp_path.glob("peak-gpu-*.json")
-    for damaged in ("{}", found.to_json().replace(str(found.gflops), "0"), "no JSON"):
+    for damaged in ("{}", json.dumps(encode(found)).replace(str(found.gflops), "0"), "no JSON"):
         path.write_text(damaged)
         assert known_gpu_peak(device) is None
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stormdrop.base.paths import cache_dir
-from stormdrop.device.calibration import calibrated, identity, load_coefficients, save_coefficients, save_peak
+from stormdrop.device.calibration import PEAKS, calibrated, identity, load_coefficients, save_coefficients
 from stormdrop.device.host import detect, nominal
 from stormdrop.device.targets import target_for
 from stormdrop.doctor import calibrate as module
@@ -42,7 +42,9 @@ def store() -> Iterator[Store]:
 
 
 def peak_of(target: Cpu) -> Peak:
-    rows = [Bandwidth(level, n, 1024, 123.4 * n, 99.0 * n) for n in dict.fromkeys((1, 2)) for level in LEVELS]
+    rows = [
+        Bandwidth(level, n, 1024, 123.4 * n, 99.0 * n) for n in dict.fromkeys((1, target.threads)) for level in LEVELS
+    ]
     return Peak(identity(target), target.threads, 111.1, 222.2, tuple(rows))
 
 
@@ -51,7 +53,7 @@ def measured_peak(target: Cpu, fresh: bool) -> Peak:
 
 
 def stored_peak(target: Cpu, fresh: bool) -> Peak:
-    save_peak(target, peak_of(target))
+    PEAKS.save(identity(target), peak_of(target))
     return peak_of(target)
 
 
@@ -77,7 +79,7 @@ def measured(target: Cpu, store: Store, seconds_as: Cpu) -> None:
 def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
     plain = nominal(2)
     assert detect(2) == plain
-    save_peak(plain, peak_of(plain))
+    PEAKS.save(identity(plain), peak_of(plain))
     assert (detect(2).peak_gflops, detect(2).l2_gbs, detect(2).l3_gbs) == (110.0, 120.0, 250.0)
     save_coefficients(plain, SLOW)
     assert detect(2).coefficients == SLOW
@@ -89,7 +91,7 @@ def test_detection_takes_measured_rates_and_fitted_coefficients_in() -> None:
 
 def test_a_target_on_other_threads_has_what_was_measured_for_that_number_else_nominal_rates() -> None:
     for plain, scale in ((nominal(1), 1.0), (nominal(2), 2.0)):
-        save_peak(plain, replace(peak_of(plain), gflops=scale * 150.0))
+        PEAKS.save(identity(plain), replace(peak_of(plain), gflops=scale * 150.0))
         save_coefficients(plain, replace(SLOW, tile_cycles=40.0 * scale))
     assert detect(2) != replace(nominal(2), coefficients=detect(2).coefficients)
     assert target_for(detect(2), 1) == detect(1)
@@ -102,7 +104,7 @@ def test_a_target_on_other_threads_has_what_was_measured_for_that_number_else_no
 
 
 def test_a_target_on_other_threads_that_nothing_was_measured_for_is_nominal() -> None:
-    save_peak(nominal(2), peak_of(nominal(2)))
+    PEAKS.save(identity(nominal(2)), peak_of(nominal(2)))
     save_coefficients(nominal(2), SLOW)
     assert target_for(detect(2), 1) == detect(1) == nominal(1)
 

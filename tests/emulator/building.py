@@ -16,7 +16,7 @@ from stormdrop.target.machine import Target
 def text_artifact(program: Program, target: Target, change: Callable[[str], str] = lambda text: text) -> Artifact:
     """`change` plants a mistake in the LLVM text."""
     with patch.object(building, "code_from", checked_text):
-        return building._artifact(program, change(building.text_of(program, target)), target)
+        return building.described(program, building.code_from(change(building.text_of(program, target)), target))
 
 
 def checked_text(text: str, target: Target) -> bytes:

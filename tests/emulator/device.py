@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stormdrop.base.errors import BuildError
-from stormdrop.device.artifact import Artifact
+from stormdrop.device.arrays import aligned
+from stormdrop.device.artifact import Artifact, Group
 from stormdrop.device.device import (
     Argument,
     Array,
@@ -24,9 +25,7 @@ from stormdrop.device.device import (
     InputArray,
     OutputArray,
 )
-from stormdrop.device.group import Group
 from stormdrop.device.host_device import HostMemory, HostPacker, host_device
-from stormdrop.device.memory import aligned
 from stormdrop.target.scope import Scope
 from tests.emulator.launch import Order, launch
 from tests.emulator.memory import POISON, GlobalBuffer, Pointer

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stormdrop.base.errors import BuildError, UserError
 from stormdrop.codegen.llvm import _initialise, _machine
-from stormdrop.device.group import Group
+from stormdrop.device.artifact import Group
 from stormdrop.export.c_library import Library, write_library
 from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir

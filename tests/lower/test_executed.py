@@ -13,9 +13,9 @@ import pytest
 from stormdrop.builder.building import artifact_of, lowered
 from stormdrop.codegen.emit import emit
 from stormdrop.codegen.llvm import assemble
+from stormdrop.device.arrays import aligned
 from stormdrop.device.host import detect
 from stormdrop.device.host_device import HostKernel, host_device
-from stormdrop.device.memory import aligned
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.executed import executed_flops
 from stormdrop.lower.program import Program

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.base.codec import decode, encode
 from stormdrop.builder.building import artifact_of, lowered
 from stormdrop.device.host_device import host_device
 from stormdrop.ir.interp import evaluate
@@ -42,7 +43,7 @@ def test_a_layout_says_how_wide_panels_are_and_nothing_of_the_rows() -> None:
 
 def test_layouts_survive_json() -> None:
     for layout in layouts(product(8)):
-        assert PackedLayout.from_json(layout.to_json()) == layout
+        assert decode(PackedLayout, encode(layout)) == layout
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import stormdrop as sd
-from stormdrop.builder.building import build_artifact
+from stormdrop.base.codec import encode
+from stormdrop.builder.building import BuiltKernel, build_artifact
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.device.artifact import Artifact, BufferSpec
@@ -17,6 +18,7 @@ from stormdrop.measure import worker
 from stormdrop.measure.measurer import HandWritten, Measurer
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.measure.wire import BuildReply
 from stormdrop.measure.worker import RunnerRole, answer
 from stormdrop.target.gpu import gpu
 from stormdrop.target.scope import Scope
@@ -47,7 +49,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeCudaDevice:
 
 def asked(role: RunnerRole, task: sd.Task, artifact: Artifact, op: str = "time", **more: Any) -> dict[str, Any]:
     answer(role, {"op": "task", "number": hash(task.digest), "task": task.to_json()})
-    return answer(role, {"op": op, "artifact": as_launched(artifact).to_message(), "variant": None, **more})
+    return answer(role, {"op": op, "artifact": encode(as_launched(artifact)), "variant": None, **more})
 
 
 def stores(text: str) -> Artifact:
@@ -123,13 +125,19 @@ def test_candidates_for_a_gpu_are_timed_in_their_order_while_others_are_built() 
     def scripted(request: dict[str, Any]) -> dict[str, Any]:
         """Builds any text but one, and times a kernel as its text says."""
         match request:
-            case {"op": "build", "text": "broken"}:
+            case {"op": "build", "request": {"text": "broken"}}:
                 return {"failure": {"kind": "build", "message": "broken"}}
-            case {"op": "build", "text": text}:
-                return {"artifact": {"seconds": float(text)}, "seconds": 0.0}
-            case {"op": "time", "artifact": {"seconds": seconds}, "best": best}:
+            case {"op": "build", "request": {"text": text}}:
+                return encode(BuildReply(BuiltKernel(Artifact(text.encode(), (), ())), 0.0))
+            case {"op": "time", "artifact": {"code": code}, "best": best}:
                 bests.append(best)
-                return {"seconds": seconds, "spread": 0.0, "runs": 1, "stopped_early": False, "samples": [seconds]}
+                return {
+                    "seconds": float(code),
+                    "spread": 0.0,
+                    "runs": 1,
+                    "stopped_early": False,
+                    "samples": [float(code)],
+                }
             case _:
                 return {}
 

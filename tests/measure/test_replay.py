@@ -14,8 +14,7 @@ import pytest
 from benchmarks.grid import chosen_spaces, pruned, spread_over
 from benchmarks.record import Partial, Recording, record
 from stormdrop.base.errors import UserError
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
+from stormdrop.measure.replay import Request, Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build

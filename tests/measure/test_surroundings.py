@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
+from stormdrop.base.codec import decode, encode
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import HandWritten, Measurer, MeasureSettings
 from stormdrop.measure.result import Failure, Result, Timing
@@ -34,7 +35,7 @@ def kind(result: Result) -> str:
 
 def test_settings_reach_a_worker_as_they_are() -> None:
     for settings in (SETTINGS, MeasureSettings(seed=3)):
-        assert MeasureSettings.from_message(asdict(settings)) == settings
+        assert decode(MeasureSettings, encode(settings)) == settings
 
 
 def test_candidates_are_right_in_surroundings_however_they_are_timed(surrounded: Measurer, draw: Draw) -> None:

@@ -33,7 +33,8 @@ GOOD = frame(1, {"a": 1})
         HEADER.pack(MAGIC, 1, 1 << 31, 0, 0),
         HEADER.pack(MAGIC, 1, 0, 1 << 31, 0),
         HEADER.pack(MAGIC, 1, 2, 0, zlib.crc32(b"[]")) + b"[]",
-        HEADER.pack(MAGIC, 1, 8, 0, zlib.crc32(b'{"":[1]}')) + b'{"":[1]}',
+        HEADER.pack(MAGIC, 1, 12, 0, zlib.crc32(b'{"a":{"":1}}')) + b'{"a":{"":1}}',
+        HEADER.pack(MAGIC, 1, 2, 1, zlib.crc32(b"{}x")) + b"{}x",
     ],
 )
 def test_anything_else_is_garbled(data: bytes):

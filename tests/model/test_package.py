@@ -23,7 +23,7 @@ from stormdrop.base.errors import UserError
 from stormdrop.device.artifact import SLACK_BYTES
 from stormdrop.device.compatible import required_features, unfit
 from stormdrop.device.host import detect
-from stormdrop.model import package
+from stormdrop.model import container
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Image
 from stormdrop.model.package import load, save
@@ -48,9 +48,9 @@ def sections(data: bytes) -> tuple[bytes, bytes, bytes]:
     return data[40 : 40 + header], data[40 + header : 40 + header + code], data[begin : begin + weights]
 
 
-def sealed(header: bytes, code: bytes, weights: bytes, version: int = package.FORMAT_VERSION) -> bytes:
+def sealed(header: bytes, code: bytes, weights: bytes, version: int = container.VERSION) -> bytes:
     """A file with a right checksum, whatever is in it."""
-    head = struct.pack("<8sIIQQQ", package.MAGIC, version, 0, len(header), len(code), len(weights)) + header + code
+    head = struct.pack("<8sIIQQQ", container.MAGIC, version, 0, len(header), len(code), len(weights)) + header + code
     data = head + bytes(-len(head) % 64) + weights
     return data + hashlib.sha256(data).digest()
 
@@ -108,7 +108,7 @@ def test_a_model_without_weights_and_kernels_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_file_says_who_compiled_it(saved: Path) -> None:
-    versions = json.loads(sections(saved.read_bytes())[0])["versions"]
+    versions = json.loads(sections(saved.read_bytes())[0])[0]
     assert set(versions) == {"stormdrop", "llvm"}
 
 
@@ -168,22 +168,35 @@ def test_no_single_byte_can_change(saved: Path, tmp_path: Path) -> None:
     load(path)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_file_of_an_older_format_has_calls_without_ids_and_nodes(saved: Path, tmp_path: Path, version: int) -> None:
+def earlier_header(header: bytes, version: int) -> bytes:
+    """The header of format 4 as an earlier format wrote it."""
+    versions, tree = json.loads(header)
+    for kernel in tree["kernels"]:
+        kernel |= {"slots": kernel.pop("buffers"), "code_bytes": kernel.pop("code")[""]}
+        kernel.update({"prepare_extents": [], "scratch_bytes": 0} | kernel)
+    steps = tree["steps"] = tree.pop("calls")
+    for step in steps:
+        step["bytes"] = step.pop("nbytes")
+        if version == 3:
+            step.update({"id": "", "shapes": "", "node": ""} | step)
+    del tree["weights_bytes"]
+    return json.dumps({"versions": versions, **tree}).encode()
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_file_of_an_earlier_format_is_read(saved: Path, tmp_path: Path, version: int) -> None:
     header, code, weights = sections(saved.read_bytes())
-    tree: Any = json.loads(header)
-    if version == 1:
-        tree.pop("groups", None)
-    for step in tree["steps"]:
-        for name in ("id", "shapes", "node"):
-            del step[name]
-    (tmp_path / "old.sd").write_bytes(sealed(json.dumps(tree).encode(), code, weights, version))
-    image, _ = load(tmp_path / "old.sd")
-    assert {(call.id, call.shapes, call.node) for call in image.calls} == {("", "", "")}
+    path = tmp_path / "old.sd"
+    path.write_bytes(sealed(earlier_header(header, version), code, weights, version))
+    assert same(load(path)[0], load(saved)[0])
+    old = json.loads(earlier_header(header, version))
+    for key, value in (("steps", {}), ("kernels", [{"code_bytes": 10}]), ("secret", 1), ("threads", 0)):
+        refusal(path, sealed(json.dumps(old | {key: value}).encode(), code, weights, version))
+    refusal(path, sealed(earlier_header(header, version), code + b"\0", weights, version))
 
 
 def test_a_newer_format_is_told_from_damage(saved: Path, tmp_path: Path) -> None:
-    said = refusal(tmp_path / "newer.sd", sealed(*sections(saved.read_bytes()), version=package.FORMAT_VERSION + 1))
+    said = refusal(tmp_path / "newer.sd", sealed(*sections(saved.read_bytes()), version=container.VERSION + 1))
     assert "newer Stormdrop" in said
     assert "compile" in said
 
@@ -198,14 +211,14 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / "shrinking.sd"
     path.write_bytes(saved.read_bytes())
-    monkeypatch.setattr(package, "aligned", lambda n: (os.truncate(path, 100), np.zeros(n, np.uint8))[1])  # pyright: ignore
+    monkeypatch.setattr(container, "aligned", lambda n: (os.truncate(path, 100), np.zeros(n, np.uint8))[1])  # pyright: ignore
     assert "cut short" in refusal(path)
 
 
 def test_sizes_beyond_the_file_are_refused_before_memory_is_taken(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(package, "aligned", lambda n: pytest.fail("took memory"))  # pyright: ignore
+    monkeypatch.setattr(container, "aligned", lambda n: pytest.fail("took memory"))  # pyright: ignore
     for at in (16, 24, 32):
         for size in (2**63, 2**64 - 1, 2**40):
             data = bytearray(saved.read_bytes())
@@ -229,22 +242,22 @@ def set_at(*path: str | int, to: Any) -> Callable[[Tree], None]:
 
 
 FORGERIES: dict[str, Callable[[Tree], None]] = {
-    "kernel beyond the last": set_at("steps", 0, "kernel", to=2),
-    "negative kernel": set_at("steps", 0, "kernel", to=-1),
-    "kernel that is true": set_at("steps", 0, "kernel", to=True),
-    "one address too few": lambda t: t["steps"][0]["addresses"].pop(),
-    "offset beyond the weights": set_at("steps", 0, "addresses", 3, 2, to=1 << 40),
-    "offset just beyond the weights": set_at("steps", 1, "addresses", 1, 2, to=100_000),
-    "negative offset": set_at("steps", 0, "addresses", 0, 2, to=-4),
-    "offset between elements": set_at("steps", 0, "addresses", 0, 2, to=2),
-    "offset that leaves the input": set_at("steps", 0, "addresses", 0, 2, to=4),
-    "input beyond the last": set_at("steps", 0, "addresses", 0, 1, to=1),
-    "second arena": set_at("steps", 0, "addresses", 2, 1, to=1),
-    "unknown space": set_at("steps", 0, "addresses", 0, 0, to="heap"),
-    "output in the weights": set_at("steps", 1, "addresses", 2, 0, to="weights"),
-    "output nobody writes": set_at("steps", 1, "addresses", 2, to=["arena", 0, 0]),
-    "no address for an input": set_at("steps", 0, "addresses", 0, to=None),
-    "address of two": set_at("steps", 0, "addresses", 0, to=["input", 0]),
+    "kernel beyond the last": set_at("calls", 0, "kernel", to=2),
+    "negative kernel": set_at("calls", 0, "kernel", to=-1),
+    "kernel that is true": set_at("calls", 0, "kernel", to=True),
+    "one address too few": lambda t: t["calls"][0]["addresses"].pop(),
+    "offset beyond the weights": set_at("calls", 0, "addresses", 3, 2, to=1 << 40),
+    "offset just beyond the weights": set_at("calls", 1, "addresses", 1, 2, to=100_000),
+    "negative offset": set_at("calls", 0, "addresses", 0, 2, to=-4),
+    "offset between elements": set_at("calls", 0, "addresses", 0, 2, to=2),
+    "offset that leaves the input": set_at("calls", 0, "addresses", 0, 2, to=4),
+    "input beyond the last": set_at("calls", 0, "addresses", 0, 1, to=1),
+    "second arena": set_at("calls", 0, "addresses", 2, 1, to=1),
+    "unknown space": set_at("calls", 0, "addresses", 0, 0, to="heap"),
+    "output in the weights": set_at("calls", 1, "addresses", 2, 0, to="weights"),
+    "output nobody writes": set_at("calls", 1, "addresses", 2, to=["arena", 0, 0]),
+    "no address for an input": set_at("calls", 0, "addresses", 0, to=None),
+    "address of two": set_at("calls", 0, "addresses", 0, to=["input", 0]),
     "smaller arena": set_at("arena_bytes", to=0),
     "arena of the whole world": set_at("arena_bytes", to=1 << 62),
     "smaller input": set_at("inputs", 0, 1, to=[1, 1]),
@@ -254,14 +267,14 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
     "fractional extent": set_at("inputs", 0, 1, to=[3.0, 5]),
     "unknown dtype": set_at("inputs", 0, 2, to="f16"),
     "dtype that is no text": set_at("inputs", 0, 2, to=["f32"]),
-    "buffer of unknown dtype": set_at("kernels", 0, "slots", 0, 1, to="q4"),
-    "buffer of unknown role": set_at("kernels", 0, "slots", 0, 2, to="secret"),
-    "buffer with more elements": set_at("kernels", 0, "slots", 0, 3, to=1000),
-    "buffer with fewer than no elements": set_at("kernels", 0, "slots", 0, 3, to=-1),
-    "resident of 1": set_at("kernels", 0, "slots", 0, 4, to=1),
-    "code beyond the section": set_at("kernels", 0, "code_bytes", to=1 << 30),
-    "less code than there is": set_at("kernels", 0, "code_bytes", to=10),
-    "no code": set_at("kernels", 0, "code_bytes", to=0),
+    "buffer of unknown dtype": set_at("kernels", 0, "buffers", 0, 1, to="q4"),
+    "buffer of unknown role": set_at("kernels", 0, "buffers", 0, 2, to="secret"),
+    "buffer with more elements": set_at("kernels", 0, "buffers", 0, 3, to=1000),
+    "buffer with fewer than no elements": set_at("kernels", 0, "buffers", 0, 3, to=-1),
+    "resident of 1": set_at("kernels", 0, "buffers", 0, 4, to=1),
+    "code beyond the section": set_at("kernels", 0, "code", to={"": 1 << 30}),
+    "less code than there is": set_at("kernels", 0, "code", to={"": 10}),
+    "no code": set_at("kernels", 0, "code", to={"": 0}),
     "negative phase": set_at("kernels", 0, "extents", to=[-1]),
     "endless phase": set_at("kernels", 0, "extents", to=[1 << 63]),
     "phase of more units than elements": set_at("kernels", 0, "extents", to=[1 << 31]),
@@ -271,13 +284,12 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
     "no threads": set_at("threads", to=0),
     "a million threads": set_at("threads", to=1_000_000),
     "threads of text": set_at("threads", to="2"),
-    "negative flops": set_at("steps", 0, "flops", to=-1.0),
+    "negative flops": set_at("calls", 0, "flops", to=-1.0),
     "name that is a number": set_at("name", to=3),
     "unknown field": set_at("secret", to=1),
-    "unknown field of a step": set_at("steps", 0, "secret", to=1),
+    "unknown field of a step": set_at("calls", 0, "secret", to=1),
     "missing field": lambda t: t.pop("triple"),
-    "steps that are an object": set_at("steps", to={}),
-    "version that is a number": set_at("versions", "llvm", to=22),
+    "steps that are an object": set_at("calls", to={}),
     "two inputs of one name": lambda t: t["inputs"].append(t["inputs"][0]),
 }
 
@@ -286,7 +298,7 @@ FORGERIES: dict[str, Callable[[Tree], None]] = {
 def test_a_forged_header_is_refused(name: str, saved: Path, tmp_path: Path) -> None:
     header, code, weights = sections(saved.read_bytes())
     tree = json.loads(header)
-    FORGERIES[name](tree)
+    FORGERIES[name](tree[1])
     said = refusal(tmp_path / "forged.sd", sealed(json.dumps(tree).encode(), code, weights))
     assert "checksum is right" in said
 
@@ -326,7 +338,8 @@ def test_numbers_that_are_infinite_are_refused(saved: Path, tmp_path: Path) -> N
 
 def foreign(saved: Path, path: Path, **changes: str) -> str:
     header, code, weights = sections(saved.read_bytes())
-    return refusal(path, sealed(json.dumps(json.loads(header) | changes).encode(), code, weights))
+    versions, tree = json.loads(header)
+    return refusal(path, sealed(json.dumps([versions, tree | changes]).encode(), code, weights))
 
 
 def test_code_of_another_architecture_is_refused(saved: Path, tmp_path: Path) -> None:
@@ -536,6 +549,6 @@ def test_an_image_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         save(tmp_path / "m.sd", replace(image, calls=(replace(image.calls[0], addresses=()),)), weights)
     with pytest.raises(UserError, match="weights"):
         save(tmp_path / "m.sd", image, weights[:-1])
-    with pytest.raises(ValueError, match="threads"):
+    with pytest.raises(UserError, match="threads"):
         save(tmp_path / "m.sd", replace(image, threads=0), weights)
     assert os.listdir(tmp_path) == []

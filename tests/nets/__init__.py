@@ -12,6 +12,7 @@ they record, so a net gives the same results on every machine.
     images          the tree of the compiled image of three models, without machine code
     json_keys       the keys that `--json` of each command prints
     tuning          the events of a tuned model and of a tuned task, with a measurer that follows a formula
+    public_names    the signatures of the package's public names, and of the members of public classes
 
 `data/NET.json` has the results, `data/accepted.txt` the reasons of every later recording.
 """

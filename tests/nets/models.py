@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from stormdrop.base.codec import encode
 from stormdrop.base.errors import UserError
 from stormdrop.codegen.fingerprint import digest
 from stormdrop.compiler.choose import Choice
 from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.compiler.model_build import _Build
 from stormdrop.graph.partition import Partition
-from stormdrop.model.header import image_tree
 from stormdrop.operators.node import Value
 from stormdrop.space.rules import RULES
 from stormdrop.target.cpu import cross
@@ -115,9 +115,9 @@ def images(names: Iterable[str] = IMAGES) -> dict[str, str]:
     for name in names:
         parts = tasks_of(load(small(name)))
         target = TARGET.with_weights(parts.constant_bytes)
-        tree: dict[str, Any] = image_tree(_Build(parts, target, lambda task: Choice(), RULES).image(), {})
-        tree["kernels"] = [{k: v for k, v in kernel.items() if k != "code_bytes"} for kernel in tree["kernels"]]
-        results |= {f"{name} {field}": _hash(value) for field, value in tree.items() if field != "versions"}
+        tree: dict[str, Any] = encode(_Build(parts, target, lambda task: Choice(), RULES).image())
+        tree["kernels"] = [{k: v for k, v in kernel.items() if k != "code"} for kernel in tree["kernels"]]
+        results |= {f"{name} {field}": _hash(value) for field, value in tree.items()}
     return results
 
 

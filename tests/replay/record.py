@@ -12,17 +12,7 @@ from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.graph.partition import Partition
 from stormdrop.graph.storage import storage
 from stormdrop.ir import build as sd
-from stormdrop.ir.expr import (
-    FLOATS,
-    LOGICAL,
-    UNARY,
-    Axis,
-    Dtype,
-    Expr,
-    binary,
-    compare,
-    select,
-)
+from stormdrop.ir.expr import FLOATS, LOGICAL, UNARY, Axis, Dtype, Expr, binary, compare, select
 from stormdrop.ir.expr import call as function
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor

@@ -39,12 +39,15 @@ def model(
     outputs: Sequence[Any] | str,
     weights: Mapping[str, Any] | Sequence[Any] = (),
     opset: int = 18,
+    name: str = "g",
+    domains: Sequence[str] = (),
 ) -> Any:
-    """Outputs as ports, or as names of f32; weights by name, or as tensors."""
+    """Outputs as ports, or as names of f32; weights by name, or as tensors; `domains` beside ONNX's own."""
     ends = [port(name) for name in outputs.split()] if isinstance(outputs, str) else list(outputs)
     tensors = [held(k, a) for k, a in weights.items()] if isinstance(weights, Mapping) else list(weights)
-    graph = helper.make_graph(list(nodes), "g", list(inputs), ends, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    graph = helper.make_graph(list(nodes), name, list(inputs), ends, tensors)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def one(

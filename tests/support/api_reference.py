@@ -65,7 +65,7 @@ class Member:
 
 def page() -> str:
     """The whole page."""
-    names = _public_names()
+    names = public_names()
     sections = dict(SECTIONS)
     if rest := tuple(sorted(names - {name for listed in SECTIONS.values() for name in listed})):
         sections["Others"] = rest
@@ -84,28 +84,33 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
-def _public_names() -> set[str]:
+def public_names() -> set[str]:
     return {name for name in stormdrop.__all__ if name != "__version__"} | set(ELSEWHERE)
 
 
 def _entry(name: str) -> Iterator[str]:
     found = definition(name)
-    if found is None:
-        yield f"### {name}"
-        yield ""
-        yield ABOUT.get(name) or f"`sd.{name}(a)`, of an expression."
-        return
-    shown = name if name in ELSEWHERE else f"sd.{name}"
     yield f"### {name}"
     yield ""
-    if isinstance(found, ast.FunctionDef):
-        yield from _fenced(_signature(shown, found))
-        yield from _text(found)
+    if found is None:
+        yield ABOUT.get(name) or f"`{heading(name)}`, of an expression."
         return
-    bases = ", ".join(ast.unparse(base) for base in found.bases)
-    yield from _fenced(f"class {shown}({bases})" if bases else f"class {shown}")
+    yield from _fenced(heading(name))
     yield from _text(found)
-    yield from _member_lines(name, found)
+    if isinstance(found, ast.ClassDef):
+        yield from _member_lines(name, found)
+
+
+def heading(name: str) -> str:
+    """Returns the signature of a public function, or the name and bases of a public class."""
+    shown = name if name in ELSEWHERE else f"sd.{name}"
+    match definition(name):
+        case ast.FunctionDef() as function:
+            return _signature(shown, function)
+        case ast.ClassDef(bases=bases):
+            return f"class {shown}({', '.join(map(ast.unparse, bases))})" if bases else f"class {shown}"
+        case None:
+            return f"{shown}(a)"
 
 
 def _member_lines(name: str, kind: ast.ClassDef) -> Iterator[str]:
@@ -114,7 +119,7 @@ def _member_lines(name: str, kind: ast.ClassDef) -> Iterator[str]:
     An override without a docstring counts as inherited.
     """
     bases = bases_of(name)
-    first = next((k for k, base in enumerate(bases) if base.name in _public_names()), len(bases))
+    first = next((k for k, base in enumerate(bases) if base.name in public_names()), len(bases))
     inherited = dict.fromkeys(member.name for base in bases for member in members(base))
     shown = set(INTERNAL.get(name, ()))
     own = [member for member in members(kind) if member.text or member.name not in inherited]

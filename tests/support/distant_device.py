@@ -14,19 +14,9 @@ import numpy as np
 
 from stormdrop.codegen import ENTRY, PREPARE
 from stormdrop.codegen.llvm import Code
-from stormdrop.device.artifact import Artifact
-from stormdrop.device.device import (
-    Argument,
-    Array,
-    BoundCall,
-    BufferPlace,
-    Bytes,
-    InputArray,
-    OutputArray,
-    Seconds,
-)
-from stormdrop.device.group import Group
-from stormdrop.device.memory import aligned
+from stormdrop.device.arrays import aligned
+from stormdrop.device.artifact import Artifact, Group
+from stormdrop.device.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
 from stormdrop.ir.expr import NUMPY
 from stormdrop.target.scope import Scope
 from tests.support.copying_recording import CopyingRecording

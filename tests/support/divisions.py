@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.measure.answering import Request
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
+from stormdrop.measure.replay import Request, Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.store.record import Versions

@@ -18,12 +18,12 @@ from typing import Any
 
 from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import Code
+from stormdrop.device.arrays import aligned
 from stormdrop.device.artifact import Artifact, Launch
 from stormdrop.device.cuda.context import Attribute, CudaContext
 from stormdrop.device.cuda.device import CudaDevice, CudaKernel
 from stormdrop.device.cuda.driver import STICKY, Driver
 from stormdrop.device.cuda.graph import CopyParams, KernelParams
-from stormdrop.device.memory import aligned
 
 Function = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, use_errno=False

@@ -4,8 +4,8 @@
 
 The model's numbers become float64 before it is imported, so that folded constants are right to float64 as well. The
 graph is then walked node by node; convolutions are matrix products, one tap of the window at a time. Invariant: only
-operators that the zoo and the light models need are known, each written here anew: nothing of `ops/` or the interpreter
-is used.
+operators that the zoo and the light models need are known, each written here anew: nothing of `operators/` or the
+interpreter is used.
 """
 
 from __future__ import annotations

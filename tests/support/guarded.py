@@ -66,7 +66,7 @@ class Arena:
         self._taken = []
 
     def aligned(self, nbytes: int, align: int, at_end: bool) -> NDArray[np.uint8]:
-        """As `device.memory.aligned`, poisoned instead of zeroed, against the page behind or before it."""
+        """As `device.arrays.aligned`, poisoned instead of zeroed, against the page behind or before it."""
         data = self.take(nbytes).data
         start = (len(data) - nbytes) // align * align if at_end else 0
         return data[start : start + nbytes]

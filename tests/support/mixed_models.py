@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper
+
+from tests.support.abused_onnx import model as make_model
+from tests.support.abused_onnx import port
 
 RNG = np.random.default_rng(1)
 W = RNG.standard_normal((8, 8)).astype(np.float32)
@@ -18,21 +21,10 @@ OURS, THEIRS = "stormdrop", "onnxruntime"
 
 
 def model(
-    nodes: Sequence[Any],
-    inputs: Shapes,
-    outputs: Shapes,
-    constants: Mapping[str, NDArray[Any]],
-    opset: int = 18,
+    nodes: Sequence[Any], inputs: Shapes, outputs: Shapes, constants: Mapping[str, NDArray[Any]], opset: int = 18
 ) -> ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "mixed",
-        [helper.make_tensor_value_info(name, *given) for name, given in inputs.items()],
-        [helper.make_tensor_value_info(name, *given) for name, given in outputs.items()],
-        [numpy_helper.from_array(a, name) for name, a in constants.items()],
-    )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=9)
+    starts, ends = ([port(name, shape, kind) for name, (kind, shape) in ports.items()] for ports in (inputs, outputs))
+    return make_model(nodes, starts, ends, constants, opset, "mixed", ["com.microsoft"])
 
 
 def positives() -> ModelProto:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from tests.support.abused_onnx import model, port
 
 Array = NDArray[Any]
 TYPES = {"f32": TensorProto.FLOAT, "i64": TensorProto.INT64, "bool": TensorProto.BOOL}
@@ -21,13 +23,10 @@ def open_onnx(
     name: str = "net",
 ) -> ModelProto:
     """A model; a dimension given as a text is open."""
-    taken, made = (
-        [helper.make_tensor_value_info(key, TYPES[kind], list(dims)) for key, (kind, dims) in some.items()]
-        for some in (inputs, outputs)
+    starts, ends = (
+        [port(key, dims, TYPES[kind]) for key, (kind, dims) in ports.items()] for ports in (inputs, outputs)
     )
-    given = [numpy_helper.from_array(value, key) for key, value in constants.items()]
-    graph = helper.make_graph(list(nodes), name, taken, made, given)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model(nodes, starts, ends, constants, 17, name)
 
 
 def perceptron(seed: int = 0, width: int = 48) -> ModelProto:

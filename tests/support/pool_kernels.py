@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stormdrop.device.group import Group, single_groups, step_rows
+from stormdrop.device.artifact import Group, single_groups, step_rows
 from stormdrop.device.pool.pool_ir import STEP_WORDS
 
 Place = tuple[int, int, int, int]

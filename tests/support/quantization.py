@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from tests.support.abused_onnx import model, port
 
 Array = NDArray[Any]
 TYPES = {"u8": QuantType.QUInt8, "i8": QuantType.QInt8}
@@ -20,19 +22,19 @@ TYPES = {"u8": QuantType.QUInt8, "i8": QuantType.QInt8}
 def network(rng: np.random.Generator) -> onnx.ModelProto:
     """Convolutions with a window, of one pixel and by channel, a residual sum, pools and a dense layer, in f32."""
 
-    def weights(name: str, *shape: int) -> onnx.TensorProto:
+    shapes = {
+        "w1": (16, 5, 3, 3),
+        "b1": (16,),
+        "w2": (32, 16, 1, 1),
+        "w3": (32, 1, 3, 3),
+        "b3": (32,),
+        "w4": (32, 10),
+        "b4": (10,),
+    }
+    weights: dict[str, Array] = {}
+    for name, shape in shapes.items():
         scale = np.sqrt(max(1, int(np.prod(shape[1:]))))
-        return numpy_helper.from_array((rng.standard_normal(shape) / scale).astype(np.float32), name)
-
-    held = [
-        weights("w1", 16, 5, 3, 3),
-        weights("b1", 16),
-        weights("w2", 32, 16, 1, 1),
-        weights("w3", 32, 1, 3, 3),
-        weights("b3", 32),
-        weights("w4", 32, 10),
-        weights("b4", 10),
-    ]
+        weights[name] = (rng.standard_normal(shape) / scale).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c1"], ["r1"]),
@@ -45,14 +47,7 @@ def network(rng: np.random.Generator) -> onnx.ModelProto:
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("Gemm", ["f", "w4", "b4"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5, 12, 12])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 10])],
-        held,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model(nodes, [port("x", [2, 5, 12, 12])], [port("y", [2, 10])], weights, 21)
 
 
 class _Samples(CalibrationDataReader):

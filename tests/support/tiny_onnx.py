@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from tests.support.abused_onnx import model, port
 
 INPUT, HIDDEN, OUTPUT, GRAPH = 'a[red]b"c', "x\ny\x1b[31m", "../z", "g[bold]\x1b"
 """Markup, a quote, a line break, an escape sequence, a way out of a folder."""
@@ -24,16 +26,10 @@ def saved(
     file: str = "tiny.onnx",
 ) -> Path:
     """Inputs by shape (f32 unless `types` says otherwise), outputs by type."""
-    given = [
-        helper.make_tensor_value_info(n, (types or {}).get(n, TensorProto.FLOAT), list(s)) for n, s in inputs.items()
-    ]
-    wanted = [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()]
-    held = [numpy_helper.from_array(w, n) for n, w in (weights or {}).items()]
-    made = helper.make_graph(list(nodes), graph, given, wanted, held)
+    ports = [port(name, shape, (types or {}).get(name, TensorProto.FLOAT)) for name, shape in inputs.items()]
+    ends = [port(name, None, kind) for name, kind in outputs.items()]
     path = folder / file
-    path.write_bytes(
-        helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
-    )
+    path.write_bytes(model(nodes, ports, ends, weights or {}, name=graph).SerializeToString())
     return path
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stormdrop.base.errors import UserError
-from stormdrop.target.gpu import ARCHITECTURES, Gpu, gpu
+from stormdrop.target.gpu import ARCHITECTURES, gpu
 from stormdrop.target.machine import target_from_json
 from stormdrop.target.microkernels import PRECISIONS
 
@@ -34,7 +34,7 @@ def test_the_limits_are_those_of_the_architecture() -> None:
 )
 def test_a_wrong_gpu_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match="not a target"):
-        Gpu.from_json({**gpu().to_json(), **wrong})
+        target_from_json({**gpu().to_json(), **wrong})
 
 
 def test_precisions_have_keys_of_their_own() -> None:

@@ -163,11 +163,11 @@ def test_a_target_of_another_version_is_read() -> None:
     [
         ({"kind": "abacus"}, "unknown kind 'abacus'"),
         ({"isa": "mmx"}, "unknown instruction set 'mmx'"),
-        ({"l2_bytes": None}, "l2_bytes is None"),
-        ({"l2_bytes": 0}, "l2_bytes is 0"),
-        ({"threads": True}, "threads is True"),
-        ({"dram_gbs": 10**400}, "dram_gbs is 1000"),
-        ({"cold": 1}, "cold is 1"),
+        ({"l2_bytes": None}, "l2_bytes: None"),
+        ({"l2_bytes": 0}, "l2_bytes: 0"),
+        ({"threads": True}, "threads: True"),
+        ({"dram_gbs": 10**400}, "dram_gbs: 1000"),
+        ({"cold": 1}, "cold: 1"),
     ],
 )
 def test_what_is_no_target_is_refused(change: dict[str, object], message: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from stormdrop.base.errors import RunError, StormdropError, UserError
 from stormdrop.builder.building import code_of
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.answering import AnsweringMeasurer, Request
+from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule

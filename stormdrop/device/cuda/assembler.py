@@ -70,10 +70,10 @@ class NvJitLink:
             code = self._library.nvJitLinkAddData(handle, c_int(_PTX), data, c_size_t(len(data)), b"kernel.ptx")
             code = code or self._library.nvJitLinkComplete(handle)
             if code:
-                said = " ".join(self._text("ErrorLog", handle).split())
-                raise BuildError(f"nvJitLink refuses the PTX ({code}): {said}")
+                reason = " ".join(self._text("ErrorLog", handle).split())
+                raise BuildError(f"nvJitLink refuses the PTX ({code}): {reason}")
             log = self._text("InfoLog", handle)
-            return Cubin(self._bytes("LinkedCubin", handle), *_told(log))
+            return Cubin(self._bytes("LinkedCubin", handle), *_figures(log))
         finally:
             self._library.nvJitLinkDestroy(byref(handle))
 
@@ -93,22 +93,22 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 
 
-def _told(log: str) -> tuple[dict[str, int], dict[str, int]]:
+def _figures(log: str) -> tuple[dict[str, int], dict[str, int]]:
     """Returns registers and spilled bytes of each function."""
     registers: dict[str, int] = {}
     spilled: dict[str, int] = {}
     function = ""
     for line in log.splitlines():
-        if found := _FUNCTION.search(line):
-            function = found[1]
-        if found := _SPILLS.search(line):
-            spilled[function] = int(found[1]) + int(found[2])
-        if found := _USED.search(line):
-            registers[function] = int(found[1])
+        if match := _FUNCTION.search(line):
+            function = match[1]
+        if match := _SPILLS.search(line):
+            spilled[function] = int(match[1]) + int(match[2])
+        if match := _USED.search(line):
+            registers[function] = int(match[1])
     return registers, spilled
 
 
-def _found() -> list[str]:
+def _library_paths() -> list[str]:
     """Returns libraries of wheels, the newest first, then libraries of toolkits."""
     wheels = {path for root in sys.path for path in glob(f"{escape(root or '.')}/nvidia/*/lib/{NAME}.*")}
     toolkits = {path for folder in _TOOLKITS for path in glob(f"{folder}/{NAME}.[0-9]*")}
@@ -123,7 +123,7 @@ def _found() -> list[str]:
 def assembler() -> NvJitLink:
     """Returns the library of this installation. Raises NoAssembler."""
     reasons: list[str] = []
-    for path in _found():
+    for path in _library_paths():
         try:
             library = ctypes.CDLL(path)
             return NvJitLink(library, path)

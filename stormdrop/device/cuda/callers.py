@@ -17,8 +17,7 @@ import numpy as np
 
 from stormdrop.base.errors import UserError
 from stormdrop.device.arrays import Described, checked
-from stormdrop.device.cuda.context import CudaContext
-from stormdrop.device.cuda.memory import CudaMemory, DeviceArray
+from stormdrop.device.cuda.context import CudaContext, CudaMemory, DeviceArray
 from stormdrop.device.cuda.recording import CudaRecording
 from stormdrop.ir.conversion import cast_text
 from stormdrop.ir.expr import NUMPY, Dtype

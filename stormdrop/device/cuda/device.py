@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from stormdrop.base.errors import BuildError
-from stormdrop.device.artifact import Artifact, Launch
+from stormdrop.device.arrays import aligned
+from stormdrop.device.artifact import Artifact, Group, Launch
 from stormdrop.device.cuda.callers import is_on_gpu, run_in_place
-from stormdrop.device.cuda.context import CudaContext, CudaStream
+from stormdrop.device.cuda.context import CudaContext, CudaMemory, CudaStream
 from stormdrop.device.cuda.driver import BAD_CODE, CudaError, open_driver
 from stormdrop.device.cuda.graph import CudaGraph, ReadyGraph
-from stormdrop.device.cuda.memory import CudaMemory
 from stormdrop.device.cuda.recording import CudaRecording, PhaseLaunch
-from stormdrop.device.device import Array, BoundCall, BufferPlace, Bytes
-from stormdrop.device.group import Group
+from stormdrop.device.device import Array, BoundCall, BufferPlace, Bytes, own
 from stormdrop.device.host_device import HostMemory, HostPacker, host_device
-from stormdrop.device.memory import aligned
 
 PLAIN_SHARED_BYTES = 48 << 10
 """The most dynamic shared memory that needs no explicit request."""
@@ -76,7 +74,7 @@ class CudaDevice:
         return CudaKernel(artifact, self)
 
     def record(self, calls: Sequence[BoundCall], groups: Sequence[Group] = ()) -> CudaRecording:
-        bound = [(_own(call.kernel).launches, call.arguments) for call in calls]
+        bound = [(own(call.kernel, CudaKernel).launches, call.arguments) for call in calls]
         return CudaRecording(bound, calls, self.context, self)
 
     def is_own_memory(self, value: object) -> bool:
@@ -106,7 +104,6 @@ class CudaDevice:
         return graph.instantiate()
 
     def event_seconds(self) -> float:
-        """Returns the seconds that an event between two kernels of a graph adds to the time between them."""
         return self._event_seconds
 
     @cached_property
@@ -117,17 +114,17 @@ class CudaDevice:
         def seconds(kernels: int, events: int) -> float:
             """Returns the seconds of one kernel, if each of `events` events follows `kernels` kernels."""
             graph = CudaGraph(self.context)
-            found = [graph.event()]
+            ends = [graph.event()]
             for _ in range(events):
                 for _ in range(kernels):
                     graph.kernel(function, launch, [])
-                found.append(graph.event())
+                ends.append(graph.event())
             ready = graph.instantiate()
             gaps: list[float] = []
             for _ in range(5):
                 ready.launch(stream.handle)
                 stream.synchronise()
-                gaps += [a.seconds_until(b) / kernels for a, b in pairwise(found)]
+                gaps += [a.seconds_until(b) / kernels for a, b in pairwise(ends)]
             return float(np.median(gaps))
 
         return max(0.0, seconds(1, 32) - seconds(32, 1))
@@ -175,9 +172,9 @@ class CudaKernel:
         except CudaError as error:
             if error.code not in BAD_CODE:
                 raise
-            said = " ".join(log.value.decode(errors="replace").split())
+            reason = " ".join(log.value.decode(errors="replace").split())
             raise BuildError(
-                f"GPU {self._context.ordinal} does not take the code: {error}; {said}".strip("; ")
+                f"GPU {self._context.ordinal} does not take the code: {error}; {reason}".strip("; ")
             ) from error
 
     def _function(self, name: str, launch: Launch) -> c_void_p:
@@ -195,9 +192,3 @@ class CudaKernel:
         value = c_int()
         self._context.call("cuFuncGetAttribute", byref(value), attribute, function)
         return value.value
-
-
-def _own(kernel: object) -> CudaKernel:
-    if not isinstance(kernel, CudaKernel):
-        raise TypeError(f"{kernel!r} is of another device")
-    return kernel

@@ -40,7 +40,6 @@ class CudaError(RunError):
 
 
 OUT_OF_MEMORY = 2
-DEINITIALIZED = 4
 NO_DEVICE = 100
 BAD_CODE = (200, 209, 218, 220, 221, 222, 223)
 """Error numbers for code that the GPU cannot run: an invalid image, code of another architecture, or PTX that is
@@ -111,7 +110,7 @@ class Driver:
                 "the NVIDIA driver is installed, but it finds no GPU: see `nvidia-smi`, and CUDA_VISIBLE_DEVICES"
             )
         if code:
-            name, text = self._told(code)
+            name, text = self._error_texts(code)
             raise NoGpu(f"the NVIDIA driver does not start: {name} ({text}); see `nvidia-smi`")
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
@@ -132,7 +131,7 @@ class Driver:
             )
         code = getattr(self._library, function)(*arguments)
         if code:
-            raise CudaError(function, code, *self._told(code))
+            raise CudaError(function, code, *self._error_texts(code))
 
     def count(self) -> int:
         """Returns the number of GPUs that this process may use."""
@@ -140,14 +139,14 @@ class Driver:
         self.call("cuDeviceGetCount", byref(count))
         return count.value
 
-    def _told(self, code: int) -> tuple[str, str]:
+    def _error_texts(self, code: int) -> tuple[str, str]:
         """Returns CUDA's name and text for an error."""
-        found: list[str] = []
+        texts: list[str] = []
         for function, unknown in (("cuGetErrorName", f"error {code}"), ("cuGetErrorString", "unknown to this driver")):
             text = c_char_p()
             getattr(self._library, function)(code, byref(text))
-            found.append(text.value.decode(errors="replace") if text.value else unknown)
-        return found[0], found[1]
+            texts.append(text.value.decode(errors="replace") if text.value else unknown)
+        return texts[0], texts[1]
 
 
 @cache

@@ -7,21 +7,16 @@ Every figure is an upper bound: the best of several timings of a kernel that doe
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.base.errors import UserError, warn
-from stormdrop.base.files import replacing
-from stormdrop.base.paths import cache_dir
+from stormdrop.base.codec import Rate
 from stormdrop.codegen.llvm import AnyOf, assembly
 from stormdrop.device.artifact import Artifact, BufferSpec, Launch
+from stormdrop.device.calibration import MachineFile
 from stormdrop.device.cuda.assembler import machine_code
 from stormdrop.device.cuda.context import Attribute
 from stormdrop.device.cuda.device import CudaDevice
@@ -37,31 +32,16 @@ class GpuPeak:
     """The measured limits of one GPU; bandwidths in GB/s."""
 
     name: str
-    gflops: float
-    matrix_gflops: float
+    gflops: Rate
+    matrix_gflops: Rate
     """The rate of mma.sync with factors of bf16."""
-    shared_gbs: float
-    l2_gbs: float
-    dram_gbs: float
-    kernel_gap_seconds: float
+    shared_gbs: Rate
+    l2_gbs: Rate
+    dram_gbs: Rate
+    kernel_gap_seconds: Rate
     """The seconds from one empty kernel of a graph to the next."""
-    launch_seconds: float
+    launch_seconds: Rate
     """The seconds of a graph of one empty kernel, until the host has waited for it."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @staticmethod
-    def from_json(text: str) -> GpuPeak:
-        """Parses the text of `to_json`. Raises ValueError for any text that is not a peak."""
-        tree: object = json.loads(text)
-        if not isinstance(tree, dict) or tree.keys() != {field.name for field in fields(GpuPeak)}:
-            raise ValueError("not the peak of a GPU")
-        peak = GpuPeak(**tree)
-        rates = [value for field in fields(peak) if field.name != "name" for value in [getattr(peak, field.name)]]
-        if not all(isinstance(rate, float) and 0 < rate < math.inf for rate in rates):
-            raise ValueError("not the peak of a GPU: a rate is not a positive number")
-        return peak
 
 
 # ---- the kernels ---------------------------------------------------------------------------------------------------
@@ -238,12 +218,12 @@ def _launch_seconds(device: CudaDevice) -> float:
     kernel = device.load(artifact_of_module(device, EMPTY_MODULE, (), Launch(1, 32, 0)))
     recording = device.record([BoundCall(kernel, ())])
     recording.bind([], [])
-    found: list[float] = []
+    seconds: list[float] = []
     for _ in range(50):
         began = time.perf_counter()
         recording.run()
-        found.append(time.perf_counter() - began)
-    return float(np.median(found))
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
 
 
 FMA_TRIPS, FMA_THREADS = 2048, 256
@@ -295,31 +275,18 @@ def measure_gpu_peak(device: CudaDevice, fresh: bool = False) -> GpuPeak:
         _gap_seconds(device),
         _launch_seconds(device),
     )
-    _save(device, peak)
+    GPU_PEAKS.save(_identity(device), peak)
     return peak
 
 
 def known_gpu_peak(device: CudaDevice) -> GpuPeak | None:
     """Returns the peak of this GPU from the cache file; None if there is none."""
-    path = _path(device)
-    try:
-        return GpuPeak.from_json(path.read_text()) if path.exists() else None
-    except (OSError, ValueError) as error:
-        warn(f"the measured peak in {path} is ignored: {error}")
-        return None
+    return GPU_PEAKS.load(_identity(device))
 
 
-def _path(device: CudaDevice) -> Path:
+GPU_PEAKS = MachineFile("peak-gpu", GpuPeak)
+
+
+def _identity(device: CudaDevice) -> str:
     context = device.context
-    identity = f"{context.name}; {context.architecture}; {context.attribute(Attribute.MULTIPROCESSORS)}"
-    return cache_dir() / f"peak-gpu-{sha256(identity.encode()).hexdigest()[:16]}.json"
-
-
-def _save(device: CudaDevice, peak: GpuPeak) -> None:
-    path = _path(device)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as write:
-            write(peak.to_json().encode())
-    except (OSError, UserError) as error:
-        warn(f"the measured peak cannot be kept in {path}: {error}")
+    return f"{context.name}; {context.architecture}; {context.attribute(Attribute.MULTIPROCESSORS)}"

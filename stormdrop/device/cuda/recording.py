@@ -22,9 +22,8 @@ import numpy as np
 
 from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Launch
-from stormdrop.device.cuda.context import CudaContext, CudaEvent, CudaStream
+from stormdrop.device.cuda.context import CudaContext, CudaEvent, CudaMemory, CudaStream, DeviceArray, PinnedMemory
 from stormdrop.device.cuda.graph import CudaGraph, KernelNode, ReadyGraph
-from stormdrop.device.cuda.memory import CudaMemory, DeviceArray, PinnedMemory
 from stormdrop.device.device import (
     Account,
     Argument,
@@ -35,6 +34,7 @@ from stormdrop.device.device import (
     InputArray,
     OutputArray,
     Seconds,
+    own,
 )
 from stormdrop.target.scope import Scope
 
@@ -107,7 +107,7 @@ class CudaRecording:
         self._calls, self._context, self._clock = tuple(calls), context, clock
         self._launches = [launches for launches, _ in bound]
         self._arguments = [tuple(map(_resolved, arguments)) for _, arguments in bound]
-        self._touching = {k for k, found in enumerate(self._arguments) if any(not isinstance(a, int) for a in found)}
+        self._touching = {k for k, places in enumerate(self._arguments) if any(not isinstance(a, int) for a in places)}
         self._written = _written(calls)
         self._addresses: dict[Key, int] = {}
         self._staging: dict[Key, _Staging] = {}
@@ -201,13 +201,13 @@ class CudaRecording:
         if not len(calls):
             return np.zeros(0)
         bounds = sorted({calls.start, *range(-(-calls.start // BATCH_RUNS) * BATCH_RUNS, calls.stop, BATCH_RUNS)})
-        found: list[Seconds] = []
+        seconds: list[Seconds] = []
         self._copy_in()
         for begin, end in zip(bounds, [*bounds[1:], calls.stop]):
             (total,) = self._launched(_Shape((begin, end), events="ends"))
-            found.append(np.full(end - begin, total / (end - begin)))
+            seconds.append(np.full(end - begin, total / (end - begin)))
         self._copy_out()
-        return np.concatenate(found)
+        return np.concatenate(seconds)
 
     def profile(self, repeats: int, calls: range | None = None) -> Seconds:
         chosen = range(len(self._launches)) if calls is None else calls
@@ -225,15 +225,15 @@ class CudaRecording:
         return Account(seconds, 0 * seconds, seconds, 0 * seconds)
 
     def _timed(self, calls: range, batch: int, repeats: int) -> Seconds:
-        found: list[Seconds] = []
+        seconds: list[Seconds] = []
         self._copy_in()
         while repeats:
             runs = batch if repeats >= batch else 1
             (total,) = self._launched(_Shape((calls.start, calls.stop), runs, events="ends"))
-            found.append(np.full(runs, total / runs))
+            seconds.append(np.full(runs, total / runs))
             repeats -= runs
         self._copy_out()
-        return np.concatenate(found) if found else np.zeros(0)
+        return np.concatenate(seconds) if seconds else np.zeros(0)
 
     def _launched(self, shape: _Shape) -> list[float]:
         """Launches a graph and returns the seconds between its events."""
@@ -298,16 +298,16 @@ class CudaRecording:
             return _Built(graph.instantiate(), touching, events, self._version)
 
     def _pointers(self, call: int) -> list[int]:
-        found: list[int] = []
+        pointers: list[int] = []
         for argument in self._arguments[call]:
             match argument:
                 case int():
-                    found.append(argument)
+                    pointers.append(argument)
                 case InputArray(index, offset):
-                    found.append(self._addresses["input", index] + offset)
+                    pointers.append(self._addresses["input", index] + offset)
                 case OutputArray(index, offset):
-                    found.append(self._addresses["output", index] + offset)
-        return found
+                    pointers.append(self._addresses["output", index] + offset)
+        return pointers
 
 
 def _resolved(argument: Argument) -> int | InputArray | OutputArray:
@@ -316,22 +316,20 @@ def _resolved(argument: Argument) -> int | InputArray | OutputArray:
         case None:
             return 0
         case BufferPlace(memory, offset):
-            if not isinstance(memory, CudaMemory):
-                raise TypeError(f"{memory!r} is of another device")
-            return memory.address + offset
+            return own(memory, CudaMemory).address + offset
         case _:
             return argument
 
 
 def _written(calls: Sequence[BoundCall]) -> dict[Key, list[tuple[int, int]]]:
     """Returns the ranges of bytes that calls write, by output array."""
-    found: dict[Key, list[tuple[int, int]]] = {}
+    spans_by_output: dict[Key, list[tuple[int, int]]] = {}
     for call in calls:
         for buffer, argument in zip(call.kernel.artifact.buffers, call.arguments):
             if isinstance(argument, OutputArray) and buffer.scope is Scope.OUTPUT:
-                spans = found.setdefault(("output", argument.index), [])
+                spans = spans_by_output.setdefault(("output", argument.index), [])
                 spans.append((argument.offset, argument.offset + buffer.nbytes))
-    return found
+    return spans_by_output
 
 
 def _covers(spans: Sequence[tuple[int, int]], nbytes: int) -> bool:

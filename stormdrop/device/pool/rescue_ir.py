@@ -1,12 +1,10 @@
 """The rescue of a thread that was preempted in the middle of its work, by the thread pool, as LLVM IR text.
 
-The threads of the pool claim *parts* of a group's iterations, and a group ends when all claimed parts have been run. If
-another program preempts a thread that holds a part, for some milliseconds, all other threads wait for that part and
-fall asleep. Their CPUs are then idle. The scheduler is slow to move the preempted thread to such a CPU, since its
-caches are warm on the old CPU.
+If another program preempts a thread that has claimed a part of a group, all other threads wait for that part and fall
+asleep. The scheduler is slow to move the preempted thread to an idle CPU, since its caches are warm on the old CPU.
 
 So a thread that has waited for most of its spinning time reads the CPU-time clocks of the threads that hold work. A
-thread whose clock stands still is not running. It is moved to the CPU of the waiting thread, which is about to sleep.
+thread whose clock stands still is not running: it is moved to the CPU of the waiting thread, which is about to sleep.
 Affinity masks are the same afterwards.
 
 `pool_ir` explains the protocol and has the layout of the control block. It also replaces the names between dollar

@@ -18,10 +18,9 @@ import pytest
 import stormdrop as sd
 from stormdrop.base.errors import BuildError, RunError, UserError
 from stormdrop.device.artifact import Artifact, Launch
-from stormdrop.device.cuda.context import CudaContext
+from stormdrop.device.cuda.context import CudaContext, DeviceArray
 from stormdrop.device.cuda.detect import described, unfit_gpu
 from stormdrop.device.cuda.driver import CudaError, Driver, NoGpu
-from stormdrop.device.cuda.memory import DeviceArray
 from stormdrop.device.cuda.recording import BATCH_RUNS, CudaRecording
 from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
 from stormdrop.model.fixed_model import FixedModel

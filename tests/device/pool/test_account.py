@@ -11,8 +11,8 @@ from stormdrop.codegen.llvm import AnyOf, assemble, host
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.device import BoundCall
 from stormdrop.device.host_device import HostDevice
-from stormdrop.device.pool.machine_ir import MACHINES
 from stormdrop.device.pool.pool import shared_pool
+from stormdrop.device.pool.pool_ir import MACHINES
 
 NANOSLEEP = {"x86_64": 35, "aarch64": 101}[platform.machine()]
 NAP_SECONDS = 2e-3

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
-from stormdrop.device.group import Group, problem_of, single_groups, step_rows
+from stormdrop.device.artifact import Group, problem_of, single_groups, step_rows
 from stormdrop.device.pool.pool import Pool
 from tests.device.pool.test_pool_parts import dawdling, pool_of
 from tests.support.pool_kernels import records
@@ -156,8 +156,3 @@ def test_empty_phases_are_in_no_group() -> None:
     assert [group.phases for group in groups] == [((0, 1),), ((2, 0),)]
     assert problem_of(extents, groups) == ""
     assert [row.words for row in step_rows(extents, groups)] == [(1, 4, 4, 1), (0, 2, 2, 1)]
-
-
-def test_a_group_comes_back_from_json() -> None:
-    for group in (Group(7, ((3, 1), (4, 0))), Group(1, ((0, 0),))):
-        assert Group.from_json(group.to_json()) == group

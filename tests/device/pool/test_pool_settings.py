@@ -16,10 +16,9 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.base.errors import UserError
-from stormdrop.device.pool import pool_settings
-from stormdrop.device.pool.pool import Pool, pool_for, shared_pool
+from stormdrop.device.pool import pool as pool_settings
+from stormdrop.device.pool.pool import Pool, PoolSettings, pool_for, shared_pool
 from stormdrop.device.pool.pool_ir import SPIN_TICKS_OFFSET
-from stormdrop.device.pool.pool_settings import PoolSettings
 from stormdrop.graph.builder import GraphBuilder
 from tests.support.graphs import graph_of
 from tests.support.pool_jobs import mirrors, pool_job

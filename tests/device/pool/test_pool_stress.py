@@ -19,10 +19,9 @@ from contextlib import contextmanager
 import pytest
 
 from stormdrop.codegen.llvm import AnyOf, Code, assemble, host
-from stormdrop.device.pool import pool_settings
-from stormdrop.device.pool.machine_ir import MACHINES
+from stormdrop.device.pool import pool as pool_settings
 from stormdrop.device.pool.pool import Pool
-from stormdrop.device.pool.pool_ir import pool_ir
+from stormdrop.device.pool.pool_ir import MACHINES, pool_ir
 from tests.device.pool.test_pool_parts import ATOMIC, pool_of
 from tests.support.pool_jobs import mirrors, tallies
 
