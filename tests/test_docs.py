@@ -37,7 +37,7 @@ from stormdrop.compiler.compile import load, tasks_of
 from stormdrop.frontend.microsoft import UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.onnx import IMPORTERS
 from stormdrop.operators.catalogue import OPERATORS
-from stormdrop.operators.node import Kind
+from stormdrop.operators.node import OperatorKind
 from stormdrop.operators.table import GRAPH_OPERATORS
 from stormdrop.zoo import NETWORKS
 from tests.support.pages import PAGES, README, ROOT, blocks, check_printed, console_blocks, page_name
@@ -230,7 +230,9 @@ def test_lines_end_at_120_columns(page: Path) -> None:
 COUNTS = {
     r"(\d+) (?:ONNX operators|operators of ONNX)\b": len(IMPORTERS.keys() - UNDER_THE_STANDARD_NAME.keys()),
     r"(\d+) operators of the graph\b": len(GRAPH_OPERATORS),
-    r"(\d+) of them elementwise\b": sum(operator.kind is Kind.POINTWISE for operator in GRAPH_OPERATORS.values()),
+    r"(\d+) of them elementwise\b": sum(
+        operator.kind is OperatorKind.POINTWISE for operator in GRAPH_OPERATORS.values()
+    ),
     r"(?:one of|the) (\d+) operators\b": len(OPERATORS),
     r"(\d+) well-known networks\b": len(NETWORKS),
 }
@@ -252,7 +254,7 @@ def test_every_operator_of_the_graph_stands_in_its_table() -> None:
         .partition("### Canonical operators")[2]
         .partition("Each operator is one record")[0]
     )
-    names = {name for name, operator in GRAPH_OPERATORS.items() if operator.kind is not Kind.POINTWISE}
+    names = {name for name, operator in GRAPH_OPERATORS.items() if operator.kind is not OperatorKind.POINTWISE}
     assert sorted(names - set(re.findall(r"\w+", table))) == []
 
 

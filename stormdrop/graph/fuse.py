@@ -20,10 +20,10 @@ from math import prod
 
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.widening import widens
-from stormdrop.operators.node import ANCHORS, Kind, Node, Value
+from stormdrop.operators.node import ANCHORS, Node, OperatorKind, Value
 from stormdrop.operators.window import window_of
 
-CHAINED = (Kind.POINTWISE, Kind.MOVEMENT)
+CHAINED = (OperatorKind.POINTWISE, OperatorKind.MOVEMENT)
 """The kinds of operators that a reader's kernel may compute in place."""
 FUSED = (*ANCHORS, *CHAINED)
 """The kinds of operators with kernels that take further nodes."""
@@ -141,7 +141,7 @@ class _Fusion:
                 mine += theirs
 
     def _worth(self, node: Node, v: Value, chain: list[Node]) -> bool:
-        moves = any(n.operator.kind is Kind.MOVEMENT for n in chain)
+        moves = any(n.operator.kind is OperatorKind.MOVEMENT for n in chain)
         cheap = not any(n.operator.is_costly for n in chain)
         is_first = v == node.inputs[0]
         match node.operator.kind, node.op:
@@ -151,16 +151,16 @@ class _Fusion:
                 sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
                 # Operands that are converted to i16 are computed into a copy of the kernel's own, for any window.
                 return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and is_first
-            case Kind.PRODUCT, _:
+            case OperatorKind.PRODUCT, _:
                 return False
-            case Kind.POOL, _:
+            case OperatorKind.POOL, _:
                 w = window_of(node)
                 return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
-            case Kind.POINTWISE, _:
+            case OperatorKind.POINTWISE, _:
                 return all(widens(n) for n in chain)
-            case Kind.REDUCTION, _:
+            case OperatorKind.REDUCTION, _:
                 return not moves
-            case Kind.NORM, _:
+            case OperatorKind.NORM, _:
                 return cheap and not moves
             case _, "Transpose" | "Slice" | "Pad" | "Trilu":
                 return is_first

@@ -28,7 +28,7 @@ from stormdrop.ir.dtypes import FLOATS, INTEGERS, is_exact
 from stormdrop.ir.expr import identity_of
 from stormdrop.operators.broadcast import broadcast_shape
 from stormdrop.operators.movement import RESHAPE
-from stormdrop.operators.node import Array, Kind, Node, Operator, Value
+from stormdrop.operators.node import Array, Node, Operator, OperatorKind, Value
 from stormdrop.operators.pointwise import ADD, MUL
 from stormdrop.operators.window import window_of
 
@@ -103,9 +103,9 @@ class _Rules:
             return None if inner is None else inner.output if operator.repeated == "idempotent" else inner.inputs[0]
         if operator.neutral is not None:
             return self.arithmetic(node) or self.unexpanded(node)
-        if operator.kind is Kind.REDUCTION:
+        if operator.kind is OperatorKind.REDUCTION:
             return self.reduction(node)
-        if operator.kind is Kind.POOL:
+        if operator.kind is OperatorKind.POOL:
             return self.pool(node)
         return RULES[node.op](self, node) if node.op in RULES else self.unexpanded(node)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stormdrop.ir.shape import matching_runs
-from stormdrop.operators.node import Attribute, Kind, Node
+from stormdrop.operators.node import Attribute, Node, OperatorKind
 
 Order = tuple[int, ...]
 Form = tuple[int, ...]
@@ -63,7 +63,7 @@ def is_window(node: Node) -> bool:
     Grouped transposed convolutions are written channels-first only.
     """
     return (
-        node.operator.kind is Kind.POOL
+        node.operator.kind is OperatorKind.POOL
         or node.op == "Conv"
         or (node.op == "ConvTranspose" and node.integer("groups") == 1)
     )
@@ -245,7 +245,7 @@ def _is_flat(node: Node) -> bool:
 
     It is good in any order.
     """
-    return node.operator.kind is Kind.POOL and node.inputs[0].shape[_roles(node)[2]] == 1
+    return node.operator.kind is OperatorKind.POOL and node.inputs[0].shape[_roles(node)[2]] == 1
 
 
 def _window_options(node: Node, held: Sequence[Held]) -> Iterator[Option]:

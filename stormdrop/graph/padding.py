@@ -29,7 +29,7 @@ from stormdrop.ir.expr import FLOATS, NUMPY, Combiner, Dtype
 from stormdrop.ir.padding import Claim, Padding
 from stormdrop.ir.shape import row_strides
 from stormdrop.operators.movement import RESHAPE
-from stormdrop.operators.node import Array, Attribute, Kind, Node, Value
+from stormdrop.operators.node import Array, Attribute, Node, OperatorKind, Value
 from stormdrop.operators.pointwise import WHERE
 
 
@@ -410,10 +410,10 @@ def _pad(s: _Step) -> _Result:
     return _keeps(s.claims[0])
 
 
-RULES: Mapping[Kind | str, _Rule] = {
-    Kind.POINTWISE: _elementwise,
-    Kind.REDUCTION: _reduce,
-    Kind.NORM: _normalised,
+RULES: Mapping[OperatorKind | str, _Rule] = {
+    OperatorKind.POINTWISE: _elementwise,
+    OperatorKind.REDUCTION: _reduce,
+    OperatorKind.NORM: _normalised,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Expand": _expand,

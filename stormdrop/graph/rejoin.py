@@ -18,7 +18,7 @@ from operator import mul
 
 from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.layout_rules import matched
-from stormdrop.operators.node import Array, Attribute, Kind, Node, Value
+from stormdrop.operators.node import Array, Attribute, Node, OperatorKind, Value
 
 Pieces = tuple[tuple[int, ...], ...]
 
@@ -80,7 +80,7 @@ def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[
 
 def _joins(node: Node) -> bool:
     """Returns whether a node treats the dimensions in its attribute `axes` as one, and keeps them."""
-    works = node.operator.kind in (Kind.REDUCTION, Kind.NORM) and "axes" in node.attributes
+    works = node.operator.kind in (OperatorKind.REDUCTION, OperatorKind.NORM) and "axes" in node.attributes
     return works and node.flag("keepdims", 1)
 
 

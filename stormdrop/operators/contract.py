@@ -13,7 +13,7 @@ from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import Expr
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for, broadcast_shape, read, widened
-from stormdrop.operators.node import Array, Kind, Node, Operator, Shape
+from stormdrop.operators.node import Array, Node, Operator, OperatorKind, Shape
 
 
 def matmul_extents(
@@ -111,7 +111,13 @@ def _einsum(n: Node, x: Sequence[Tensor]) -> Tensor:
 
 PRODUCTS = (
     Operator(
-        "MatMul", _matmul_shape, _matmul, kind=Kind.PRODUCT, combiner="sum", accumulates=True, numpy=_matmul_array
+        "MatMul",
+        _matmul_shape,
+        _matmul,
+        kind=OperatorKind.PRODUCT,
+        combiner="sum",
+        accumulates=True,
+        numpy=_matmul_array,
     ),
-    Operator("Einsum", _einsum_shape, _einsum, kind=Kind.PRODUCT, combiner="sum", accumulates=True),
+    Operator("Einsum", _einsum_shape, _einsum, kind=OperatorKind.PRODUCT, combiner="sum", accumulates=True),
 )

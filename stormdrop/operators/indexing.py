@@ -19,9 +19,9 @@ from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for, put
 from stormdrop.operators.node import (
     Array,
-    Kind,
     Node,
     Operator,
+    OperatorKind,
     Shape,
     dims_of,
     positions,
@@ -297,7 +297,7 @@ def _written(n: Node) -> Shape:
 
 
 INDEXING = (
-    Operator("Gather", _gathered, _gather, kind=Kind.MOVEMENT, followers=1, numpy=_gathered_array),
+    Operator("Gather", _gathered, _gather, kind=OperatorKind.MOVEMENT, followers=1, numpy=_gathered_array),
     Operator("GatherElements", _gathered_elements, _gather_elements, followers=None),
     Operator("GatherND", _gathered_nd, _gather_nd),
     Operator("ScatterElements", _scattered_elements, _scatter_elements, followers=None),

@@ -25,7 +25,7 @@ from stormdrop.operators.broadcast import (
     reshaped_indices,
     transpose,
 )
-from stormdrop.operators.node import Array, Kind, Node, Operator, Shape, with_extent
+from stormdrop.operators.node import Array, Node, Operator, OperatorKind, Shape, with_extent
 
 
 def _reshaped(n: Node) -> Shape:
@@ -164,7 +164,7 @@ RESHAPE = Operator(
     "Reshape",
     _reshaped,
     _reshape,
-    kind=Kind.VIEW,
+    kind=OperatorKind.VIEW,
     moves="all",
     followers=1,
     numpy=lambda n, x: x[0].reshape(n.integers("shape")),
@@ -173,7 +173,7 @@ TRANSPOSE = Operator(
     "Transpose",
     _transposed,
     lambda n, x: transpose(x[0], n.integers("perm")),
-    kind=Kind.MOVEMENT,
+    kind=OperatorKind.MOVEMENT,
     moves="all",
     followers=1,
     numpy=lambda n, x: np.transpose(x[0], n.integers("perm")),
@@ -185,7 +185,7 @@ MOVEMENT = (
         "Expand",
         _expanded,
         _expand,
-        kind=Kind.MOVEMENT,
+        kind=OperatorKind.MOVEMENT,
         moves="some",
         numpy=lambda n, x: np.broadcast_to(x[0], n.integers("shape")),
     ),
@@ -200,29 +200,29 @@ MOVEMENT = (
         "Slice",
         _cut,
         _slice,
-        kind=Kind.MOVEMENT,
+        kind=OperatorKind.MOVEMENT,
         moves="some",
         followers=1,
         by_dimension=("starts", "steps", "shape"),
         numpy=_sliced_array,
     ),
-    Operator("Pad", _padded, _pad, kind=Kind.MOVEMENT, followers=1, by_dimension=("before", "after")),
+    Operator("Pad", _padded, _pad, kind=OperatorKind.MOVEMENT, followers=1, by_dimension=("before", "after")),
     Operator(
         "Repeat",
         lambda n: with_extent(n, n.inputs[0].shape[n.integer("axis")] * n.integer("times")),
         lambda n, x: repeat(x[0], n.integer("axis"), n.integer("times")),
-        kind=Kind.MOVEMENT,
+        kind=OperatorKind.MOVEMENT,
         followers=1,
     ),
     Operator(
         "Tile",
         lambda n: tuple(e * k for e, k in zip(n.inputs[0].shape, n.integers("times"))),
         _tile,
-        kind=Kind.MOVEMENT,
+        kind=OperatorKind.MOVEMENT,
         moves="some",
         followers=1,
         by_dimension=("times",),
         numpy=lambda n, x: np.tile(x[0], n.integers("times")),
     ),
-    Operator("Trilu", _matrices, _triangle, kind=Kind.MOVEMENT),
+    Operator("Trilu", _matrices, _triangle, kind=OperatorKind.MOVEMENT),
 )

@@ -113,7 +113,7 @@ class AttributeReader:
         return tuple(values)
 
 
-class Kind(Enum):
+class OperatorKind(Enum):
     """The role of an operator in a fused kernel."""
 
     POINTWISE = "pointwise"
@@ -130,7 +130,7 @@ class Kind(Enum):
     """A kernel of its own."""
 
 
-ANCHORS = (Kind.PRODUCT, Kind.REDUCTION, Kind.POOL, Kind.NORM)
+ANCHORS = (OperatorKind.PRODUCT, OperatorKind.REDUCTION, OperatorKind.POOL, OperatorKind.NORM)
 """The kinds of operators that a kernel is built around."""
 
 
@@ -150,7 +150,7 @@ class Operator:
     express: Callable[[Node, Sequence[Tensor]], Tensor]
     """Returns the result, computed from the tensors of the inputs: no arrays, no layout changes."""
     _: KW_ONLY
-    kind: Kind = Kind.OPAQUE
+    kind: OperatorKind = OperatorKind.OPAQUE
     dtype: Callable[[Node], Dtype] = of_first
     """Returns the element type of the result."""
     scalar: Callable[..., Expr] | None = None
@@ -196,7 +196,7 @@ class Node(AttributeReader):
 
     @property
     def is_pointwise(self) -> bool:
-        return self.operator.kind is Kind.POINTWISE
+        return self.operator.kind is OperatorKind.POINTWISE
 
     @property
     def output(self) -> Value:

@@ -10,7 +10,7 @@ from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Combiner, Const, Expr, Load
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for, elementwise
-from stormdrop.operators.node import Kind, Node, Operator, reduced, same_dims
+from stormdrop.operators.node import Node, Operator, OperatorKind, reduced, same_dims
 
 
 def reduce_dims(
@@ -94,14 +94,14 @@ def _reduction(name: str, combiner: Combiner) -> Operator:
         name,
         reduced,
         lambda n, x: reduce_dims(x[0], n.integers("axes"), combiner, n.flag("keepdims", 1)),
-        kind=Kind.REDUCTION,
+        kind=OperatorKind.REDUCTION,
         combiner=combiner,
         followers=1,
     )
 
 
 def _norm(name: str, express: Callable[[Node, Tensor], Tensor]) -> Operator:
-    return Operator(name, same_dims, lambda n, x: express(n, x[0]), kind=Kind.NORM, followers=1)
+    return Operator(name, same_dims, lambda n, x: express(n, x[0]), kind=OperatorKind.NORM, followers=1)
 
 
 NORMALISATION = (

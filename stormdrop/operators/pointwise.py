@@ -23,7 +23,7 @@ from stormdrop.ir.expr import Expr, binary, call, compare, select
 from stormdrop.ir.power import power
 from stormdrop.operators import scalar
 from stormdrop.operators.broadcast import broadcast_shape, elementwise
-from stormdrop.operators.node import Kind, Node, Operator, Shape, of_first
+from stormdrop.operators.node import Node, Operator, OperatorKind, Shape, of_first
 
 
 def broadcast(node: Node) -> Shape:
@@ -53,7 +53,7 @@ def pointwise(
         name,
         shape,
         lambda node, inputs: elementwise(lambda operands: function(node, *operands), inputs),
-        kind=Kind.POINTWISE,
+        kind=OperatorKind.POINTWISE,
         dtype=dtype,
         scalar=function,
         numpy=(lambda _, arrays: numpy(*arrays)) if numpy else None,

@@ -19,7 +19,7 @@ from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.operators.broadcast import pad_constant, widened
-from stormdrop.operators.node import Kind, Node, Operator, Shape, positions
+from stormdrop.operators.node import Node, Operator, OperatorKind, Shape, positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,15 +325,15 @@ def _pool(name: str, combiner: Combiner, moves: Literal["", "some"] = "") -> Ope
         name,
         _windows,
         lambda n, x: pool(x[0], window_of(n), n.text("layout"), combiner),
-        kind=Kind.POOL,
+        kind=OperatorKind.POOL,
         combiner=combiner,
         moves=moves,
     )
 
 
 WINDOWS = (
-    Operator("Conv", _windows, _conv, kind=Kind.PRODUCT, combiner="sum", accumulates=True),
-    Operator("ConvTranspose", _enlarged, _conv_transpose, kind=Kind.PRODUCT, combiner="sum"),
+    Operator("Conv", _windows, _conv, kind=OperatorKind.PRODUCT, combiner="sum", accumulates=True),
+    Operator("ConvTranspose", _enlarged, _conv_transpose, kind=OperatorKind.PRODUCT, combiner="sum"),
     _pool("MaxPool", "max", moves="some"),
     _pool("SumPool", "sum"),
     Operator("MaxPoolIndices", _windows, _max_pool_indices, dtype=positions),

@@ -18,7 +18,7 @@ from stormdrop.graph.partition import partition
 from stormdrop.graph.passes import optimise
 from stormdrop.ir import build
 from stormdrop.ir.expr import Expr
-from stormdrop.operators.node import Kind, Node, Value
+from stormdrop.operators.node import Node, OperatorKind, Value
 from stormdrop.operators.pointwise import pointwise
 from stormdrop.operators.table import FAMILIES, GRAPH_OPERATORS
 
@@ -58,7 +58,7 @@ def test_a_record_and_an_importer_add_an_operator_that_is_fused_and_folded() -> 
 def test_names_are_unique_and_each_elementwise_record_has_its_scalar_function() -> None:
     assert len(GRAPH_OPERATORS) == sum(map(len, FAMILIES))
     for operator in GRAPH_OPERATORS.values():
-        assert (operator.kind is Kind.POINTWISE) == (operator.scalar is not None), operator.name
+        assert (operator.kind is OperatorKind.POINTWISE) == (operator.scalar is not None), operator.name
 
 
 def test_an_unknown_operator_is_refused_by_name() -> None:
