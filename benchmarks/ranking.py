@@ -28,7 +28,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.operators.catalogue import build
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches

@@ -35,7 +35,7 @@ from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches

@@ -49,7 +49,7 @@ from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, replay
 from stormdrop.store.record import versions

@@ -17,7 +17,7 @@ from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
 from stormdrop.tuning.in_model import REVERTED, accept
 from stormdrop.tuning.model_events import TunedModel, TunedTask
-from stormdrop.tuning.model_task import least_seconds
+from stormdrop.tuning.model_task import estimated_seconds
 from stormdrop.tuning.tools import Measures
 
 RACE_SECONDS = 2.0
@@ -42,7 +42,7 @@ def partition_of(name: str) -> Partition:
 def network_of(name: str, parts: Partition, target: Cpu, share: float) -> Network:
     """The network of a model, with the tasks that take at least `share` of its estimated time."""
     own = target.with_weights(parts.constant_bytes)
-    seconds = {use.id: use.count * least_seconds(use.task, own) for use in parts.tasks}
+    seconds = {use.id: use.count * estimated_seconds(use.task, own) for use in parts.tasks}
     least = share * sum(seconds.values())
     found = [(use.task, use.count) for use in parts.tasks if seconds[use.id] >= least]
     return Network(name, own.is_cold, tuple(found), parts.surroundings)

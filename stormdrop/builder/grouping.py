@@ -35,6 +35,7 @@ from stormdrop.device.artifact import Group
 from stormdrop.lower.program import Program
 from stormdrop.lower.touches import Ints, PhaseTouches, Touch, touches_of
 from stormdrop.space.cpu_judge import CpuAssessment, CpuJudge
+from stormdrop.space.judge import arithmetic_seconds
 from stormdrop.space.sketch import Points, Sketch
 from stormdrop.target.cpu import Cpu
 
@@ -61,9 +62,9 @@ def summaries_of(program: Program, sketch: Sketch, point: Points, target: Cpu) -
     `program` is the lowered `point` of `sketch`.
     """
     phases = [phase for phase in program.phases if not phase.at_load]
-    least_seconds = sketch.task.flops / (target.peak_gflops * 1e9)
-    if len(phases) == 1 and least_seconds > LONG_BARRIERS * target.barrier_seconds:
-        return (PhaseSummary(least_seconds / target.threads, least_seconds, touches_of(phases[0])),)
+    least = arithmetic_seconds(sketch.task, target)
+    if len(phases) == 1 and least > LONG_BARRIERS * target.barrier_seconds:
+        return (PhaseSummary(least / target.threads, least, touches_of(phases[0])),)
     values = sketch.values(point)
     structure = sketch.at(values)
     together, alone = (

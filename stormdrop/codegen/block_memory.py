@@ -19,7 +19,7 @@ from stormdrop.ir.expr import ITEMSIZE, Axis, Expr, Scalar, Var
 from stormdrop.lower.program import Access, Spread
 from stormdrop.lower.reads import has_data
 from stormdrop.space.access import axes_of
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 WIDEST_BYTES = 16
 """The widest access of a thread. Every buffer begins at a multiple of this size."""

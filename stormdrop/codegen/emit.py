@@ -43,7 +43,7 @@ from stormdrop.lower.program import (
     statements,
 )
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 def emit(program: Program, target: Target) -> str:

@@ -17,7 +17,7 @@ from stormdrop.codegen.text import Writer
 from stormdrop.lower.program import Buffer, Phase, Program, buffers_of
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import GPU_TRIPLE, Gpu
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 SHARED = "@shared"

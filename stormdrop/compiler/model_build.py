@@ -46,7 +46,7 @@ from stormdrop.target import whole_lines
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 _log = logging.getLogger("stormdrop.compile")
 

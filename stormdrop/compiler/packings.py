@@ -13,7 +13,7 @@ from stormdrop.builder.building import Packing
 from stormdrop.device.artifact import Artifact
 from stormdrop.graph.partition import TaskCall
 from stormdrop.lower.packed_layout import PackedLayout
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 OWN_SHARE = 0.25
 MOST_GROWTH = 4

@@ -8,7 +8,7 @@ from stormdrop.builder.grouping import PhaseSummary, PlacedPhase
 from stormdrop.device.artifact import Artifact
 from stormdrop.graph.storage import Storage
 from stormdrop.ir.expr import ITEMSIZE
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 def placed_phases(

@@ -21,7 +21,7 @@ from typing import Annotated
 
 from stormdrop.base.codec import LARGEST, Count, Range, Row, Size
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from stormdrop.device.pool.pool import Pool, shared_pool
 from stormdrop.device.pool.pool_ir import STEP_WORDS
 from stormdrop.ir.expr import NUMPY
 from stormdrop.target import ALIGN_BYTES
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 Phases = tuple[int, tuple[int, ...]]
 """The address of a function, and the extents of its phases."""

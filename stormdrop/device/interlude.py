@@ -35,7 +35,7 @@ from stormdrop.device.host_device import HostDevice, HostKernel, HostMemory
 from stormdrop.device.rotation import Rotation
 from stormdrop.target import ALIGN_BYTES, Surroundings, whole_lines
 from stormdrop.target.cpu import Cpu
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 MOST_COPIES = 128
 """The most copies of a kernel's constants, since every copy is two more recorded calls."""

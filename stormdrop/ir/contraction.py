@@ -34,10 +34,7 @@ def factors_of(c: Compute) -> tuple[Expr, Expr] | None:
 
 
 def contraction_boxes(c: Compute, factors: Sequence[Expr], limit: int) -> Iterator[tuple[slice, ...]]:
-    """Cuts the output into boxes in which neither factor nor the output has more than `limit` points.
-
-    A box of one point along each axis is the smallest.
-    """
+    """Cuts the output into boxes in which neither factor nor the output has more than `limit` points, if possible."""
     read = [{a for a in walk(factor) if isinstance(a, Axis)} for factor in factors]
     inner = [math.prod(a.extent for a in c.reduce_axes if a in axes) for axes in read]
     groups = [([d for d, a in enumerate(c.axes) if a in axes], n) for axes, n in zip(read, inner)]

@@ -45,6 +45,27 @@ def interned_count() -> int:
     return len(_table)
 
 
+def _operator(op: str) -> Callable[[Expr, Expr | Scalar], Expr]:
+    def method(self: Expr, other: Expr | Scalar) -> Expr:
+        return binary(op, self, other)
+
+    return method
+
+
+def _reflected(op: str) -> Callable[[Expr, Scalar], Expr]:
+    def method(self: Expr, other: Scalar) -> Expr:
+        return binary(op, lift(other, self.dtype), self)
+
+    return method
+
+
+def _comparison(op: str) -> Callable[[Expr, Expr | Scalar], Expr]:
+    def method(self: Expr, other: Expr | Scalar) -> Expr:
+        return compare(op, self, other)
+
+    return method
+
+
 class Expr:
     """A scalar value; its subclasses are a closed set."""
 
@@ -57,41 +78,15 @@ class Expr:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), tuple(getattr(self, name) for name in self.__match_args__))
 
-    def __add__(self, other: Expr | Scalar) -> Expr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Scalar) -> Expr:
-        return binary("add", lift(other, self.dtype), self)
-
-    def __sub__(self, other: Expr | Scalar) -> Expr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Scalar) -> Expr:
-        return binary("sub", lift(other, self.dtype), self)
-
-    def __mul__(self, other: Expr | Scalar) -> Expr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Scalar) -> Expr:
-        return binary("mul", lift(other, self.dtype), self)
-
-    def __truediv__(self, other: Expr | Scalar) -> Expr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Scalar) -> Expr:
-        return binary("div", lift(other, self.dtype), self)
-
-    def __floordiv__(self, other: Expr | Scalar) -> Expr:
-        return binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: Scalar) -> Expr:
-        return binary("floordiv", lift(other, self.dtype), self)
-
-    def __mod__(self, other: Expr | Scalar) -> Expr:
-        return binary("mod", self, other)
-
-    def __rmod__(self, other: Scalar) -> Expr:
-        return binary("mod", lift(other, self.dtype), self)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __floordiv__, __rfloordiv__ = _operator("floordiv"), _reflected("floordiv")
+    __mod__, __rmod__ = _operator("mod"), _reflected("mod")
+    __lt__, __le__ = _comparison("lt"), _comparison("le")
+    __gt__, __ge__ = _comparison("gt"), _comparison("ge")
+    __and__, __or__ = _operator("and"), _operator("or")
 
     def __pow__(self, other: Expr | Scalar) -> Expr:
         from stormdrop.ir.power import power
@@ -107,18 +102,6 @@ class Expr:
     def __abs__(self) -> Expr:
         return call("abs", self)
 
-    def __lt__(self, other: Expr | Scalar) -> Expr:
-        return compare("lt", self, other)
-
-    def __le__(self, other: Expr | Scalar) -> Expr:
-        return compare("le", self, other)
-
-    def __gt__(self, other: Expr | Scalar) -> Expr:
-        return compare("gt", self, other)
-
-    def __ge__(self, other: Expr | Scalar) -> Expr:
-        return compare("ge", self, other)
-
     def __eq__(self, other: object) -> Any:
         return compare("eq", self, other) if _is_value(other) else NotImplemented
 
@@ -126,12 +109,6 @@ class Expr:
         return compare("ne", self, other) if _is_value(other) else NotImplemented
 
     __hash__ = object.__hash__
-
-    def __and__(self, other: Expr) -> Expr:
-        return binary("and", self, other)
-
-    def __or__(self, other: Expr) -> Expr:
-        return binary("or", self, other)
 
     def __invert__(self) -> Expr:
         return call("not", self)
@@ -152,15 +129,15 @@ class Expr:
 
 def _intern(cls: type[Expr], dtype: Dtype, key: tuple[object, ...], values: tuple[object, ...]) -> Any:
     full = (cls, dtype, *key)
-    found = _table.get(full)
-    if found is None:
+    interned = _table.get(full)
+    if interned is None:
         node = object.__new__(cls)
         node.dtype = dtype
         for name, value in zip(cls.__match_args__, values):
             object.__setattr__(node, name, value)
         # Two threads may both build the node; setdefault keeps one.
-        found = _table.setdefault(full, node)
-    return found
+        interned = _table.setdefault(full, node)
+    return interned
 
 
 class Const(Expr):
@@ -494,10 +471,7 @@ def loads(e: Expr) -> list[Load]:
 
 
 def rewrite(e: Expr, visit: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Rebuilds an expression bottom-up, with the nodes for which `visit` returns a replacement replaced.
-
-    An unchanged node stays the same object.
-    """
+    """Rebuilds an expression with each node for which `visit` returns a replacement; unchanged nodes stay."""
     memo = {} if memo is None else memo
     if e in memo:
         return memo[e]
@@ -512,14 +486,14 @@ def _rebuild(e: Expr, parts: tuple[Expr, ...]) -> Expr:
     if all(map(operator.is_, parts, children(e))):
         return e
     match e:
-        case Bin(op, _, _):
-            return binary(op, parts[0], parts[1])
-        case Cmp(op, _, _):
-            return compare(op, parts[0], parts[1])
+        case Bin(op):
+            return binary(op, *parts)
+        case Cmp(op):
+            return compare(op, *parts)
         case Select():
-            return select(parts[0], parts[1], parts[2])
-        case Call(fn, _):
-            return call(fn, parts[0])
+            return select(*parts)
+        case Call(fn):
+            return call(fn, *parts)
         case Cast(_, dtype):
             return Cast(parts[0], dtype)
         case Load(tensor, _):

@@ -91,7 +91,7 @@ def evaluate(
 
 def magnitude(task: Task, arrays: Mapping[str, Array], variant: int = 0) -> dict[str, Array]:
     """Returns the error scale of every output element (see the module's text), float64, by output name."""
-    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
+    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, with_scales=True)
     machine.fill(task.variants[variant].stages)
     return {mine.name: machine.known[t][1] for t, mine in zip(task.variants[variant].outputs, task.outputs)}
 
@@ -100,13 +100,13 @@ def sample(
     task: Task, arrays: Mapping[str, Array], points: int, rng: np.random.Generator, variant: int = 0
 ) -> dict[str, Samples]:
     """Returns about `points` random elements of every output in float64, with error scales, often at borders."""
-    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, scales=True)
-    found: dict[str, Samples] = {}
+    machine = _Machine(_inputs(task, arrays, wide=True), wide=True, with_scales=True)
+    samples: dict[str, Samples] = {}
     for t, mine in zip(task.variants[variant].outputs, task.outputs):
         indices = _random_indices(t.shape, points, rng)
         values, scales = machine.read(t, indices)
-        found[mine.name] = Samples(indices, values, scales)
-    return found
+        samples[mine.name] = Samples(indices, values, scales)
+    return samples
 
 
 def quantum(task: Task) -> int:
@@ -167,21 +167,15 @@ class _Scope:
         return self.sides[choice]
 
 
+@dataclass(slots=True)
 class _Machine:
     """The evaluator of expressions; `known` holds complete tensors, `partly` single elements of incomplete tensors."""
 
-    def __init__(
-        self,
-        known: dict[Tensor, tuple[Array, Array]],
-        wide: bool,
-        scales: bool = False,
-        tick: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.known = known
-        self.tick = tick
-        self.partly: dict[Tensor, tuple[Array, Array, Array]] = {}
-        self.wide = wide
-        self.with_scales = scales
+    known: dict[Tensor, tuple[Array, Array]]
+    wide: bool
+    with_scales: bool = False
+    tick: Callable[[], None] = lambda: None
+    partly: dict[Tensor, tuple[Array, Array, Array]] = field(default_factory=dict[Tensor, tuple[Array, Array, Array]])
 
     def fill(self, stages: Sequence[Tensor]) -> None:
         """Computes complete tensors, producers first."""
@@ -202,8 +196,7 @@ class _Machine:
         factors = self._factors(c)
         if factors is not None:
             return contraction_boxes(c, factors, FACTOR_POINTS)
-        inner = math.prod(a.extent for a in c.reduce_axes)
-        return _boxes(shape, CHUNK_POINTS // max(1, inner))
+        return _boxes(shape, CHUNK_POINTS // max(1, c.terms))
 
     def _factors(self, c: Compute) -> tuple[Expr, Expr] | None:
         """Returns both sides of a sum of products that runs as a matrix product."""
@@ -243,7 +236,7 @@ class _Machine:
         empty = np.zeros(0, np.int64), np.zeros(0, _numpy(t.dtype, self.wide)), np.zeros(0)
         have, values, scales = self.partly.get(t, empty)
         missing = np.setdiff1d(wanted, have, assume_unique=True)
-        step = max(1, CHUNK_POINTS // max(1, math.prod(a.extent for a in t.compute.reduce_axes)))
+        step = max(1, CHUNK_POINTS // max(1, t.compute.terms))
         parts = [missing[k : k + step] for k in range(0, len(missing), step)]
         fresh = [self.points(t.compute, _unravel(part, t.shape), part.shape) for part in parts]
         have = np.concatenate([have, missing])
@@ -283,7 +276,9 @@ class _Machine:
                 return np.asarray(_UNARY[fn](_widened(x))).astype(x.dtype)
             case Cast(a, dtype):
                 x = _cast(self.value(a, s), _numpy(dtype, self.wide))
-                return _overflown(x) if dtype == "f16" and self.wide else x
+                if dtype == "f16" and self.wide:
+                    return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
+                return x
             case Load():
                 return self._load(e, s)
             case _:
@@ -360,10 +355,6 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x < 0, small, 1) / (1 + small)
 
 
-def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64)
-
-
 def _cast(x: Array, dtype: type[np.generic]) -> Array:
     """Converts a value: floats to integers saturate, all other conversions follow C's rules."""
     if not (np.issubdtype(x.dtype, np.floating) and np.issubdtype(dtype, np.integer)):
@@ -374,11 +365,6 @@ def _cast(x: Array, dtype: type[np.generic]) -> Array:
     fits = (wide >= low) & (wide < high + 1)
     inside = np.where(fits, wide, 0).astype(dtype)
     return np.where(fits | np.isnan(wide), inside, np.where(wide > 0, np.array(high, dtype), np.array(low, dtype)))
-
-
-def _overflown(x: Array) -> Array:
-    """Returns x with numbers beyond f16's range as infinities."""
-    return np.where(np.abs(x) >= F16_OVERFLOW, np.copysign(np.inf, x), x)
 
 
 def _reinterpreted(x: Array, dtype: Dtype, to: Dtype, wide: bool) -> Array:
@@ -402,8 +388,6 @@ def _through(slope: Array, scale: Array) -> Array:
 
 def _binary_scale(op: str, x: Array, y: Array, ex: Array, ey: Array, result: Array) -> Array:
     match op:
-        case "add" | "sub":
-            return ex + ey + result
         case "mul" | "rounded_mul":
             return _through(y, ex) + _through(x, ey) + result
         case "div":
@@ -473,7 +457,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "tanh": np.tanh,
-    "erf": _erf,
+    "erf": lambda x: np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64),
     "sigmoid": _sigmoid,
     "sin": np.sin,
     "cos": np.cos,

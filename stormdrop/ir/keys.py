@@ -54,12 +54,12 @@ def anchor_key(variant: Variant) -> str:
 @memoised(4096)
 def anchor_stages(variant: Variant) -> tuple[Tensor, ...]:
     """Returns the reductions and all stages they read, in the order of the stages; the rest is the epilogue."""
-    found: set[Tensor] = set()
+    anchors: set[Tensor] = set()
     for t in reversed(variant.stages):
         assert t.compute is not None
-        if t.compute.combiner is not None or t in found:
-            found |= {t, *(load.tensor for load in loads(t.compute.body) if load.tensor.compute is not None)}
-    return tuple(t for t in variant.stages if t in found)
+        if t.compute.combiner is not None or t in anchors:
+            anchors |= {t, *(load.tensor for load in loads(t.compute.body) if load.tensor.compute is not None)}
+    return tuple(t for t in variant.stages if t in anchors)
 
 
 def anchor_results(variant: Variant) -> tuple[Tensor, ...]:
@@ -133,12 +133,9 @@ def _may_be_size(number: Const) -> bool:
 
 
 def _index_structure(form: Affine, spelling: _Spelling) -> object:
-    parts: list[str] = []
-    for atom, _ in form.terms:
-        if atom in spelling.axes:
-            parts.append(spelling.axes[atom])
-        elif isinstance(atom, Bin):
-            parts.append(json.dumps([atom.op, _shape_free(atom.a, spelling), _shape_free(atom.b, spelling)]))
-        else:
-            parts.append(json.dumps(_shape_free(atom, spelling)))
-    return sorted(parts)
+    def part(atom: Expr) -> str:
+        if isinstance(atom, Bin):
+            return json.dumps([atom.op, _shape_free(atom.a, spelling), _shape_free(atom.b, spelling)])
+        return spelling.axes[atom] if atom in spelling.axes else json.dumps(_shape_free(atom, spelling))
+
+    return sorted(part(atom) for atom, _ in form.terms)

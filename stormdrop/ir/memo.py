@@ -73,5 +73,5 @@ def at_work() -> Generator[None]:
 
 def forget() -> None:
     """Drops all results; later calls compute them again."""
-    for one in _results.forget:
-        one()
+    for clear in _results.forget:
+        clear()

@@ -58,14 +58,9 @@ def _expr_to_json(e: Expr, axes: dict[Expr, str], names: dict[Tensor, str]) -> o
             return ["const", dtype, repr(value) if dtype in FLOATS else value]
         case Axis():
             return axes[e]
-        case Bin(op, a, b):
-            return ["bin", op, go(a), go(b)]
-        case Cmp(op, a, b):
-            return ["cmp", op, go(a), go(b)]
-        case Select(c, a, b):
-            return ["select", go(c), go(a), go(b)]
-        case Call(fn, a):
-            return ["call", fn, go(a)]
+        case Bin() | Cmp() | Select() | Call():
+            parts = [getattr(e, name) for name in e.__match_args__]
+            return [type(e).__name__.lower(), *(go(x) if isinstance(x, Expr) else x for x in parts)]
         case Cast(a, dtype):
             return ["cast", dtype, go(a)]
         case Load(tensor, indices):

@@ -106,6 +106,11 @@ class Compute:
     combiner: Combiner | None = None
 
     @property
+    def terms(self) -> int:
+        """The number of values that one element combines: 1 without a reduction."""
+        return math.prod(a.extent for a in self.reduce_axes)
+
+    @property
     def axis_ids(self) -> dict[Expr, str]:
         """The ids of axes: a0, a1, … for spatial axes, r0, r1, … for reduce axes."""
         spatial: dict[Expr, str] = {a: f"a{i}" for i, a in enumerate(self.axes)}
@@ -126,16 +131,13 @@ class Variant:
     @property
     def stages(self) -> tuple[Tensor, ...]:
         """The computed tensors, producers first, in an order that depends on the structure alone."""
-        order: list[Tensor] = []
-        seen: set[Tensor] = set()
+        order: dict[Tensor, None] = {}
 
         def visit(t: Tensor) -> None:
-            if t in seen or t.compute is None:
-                return
-            seen.add(t)
-            for load in loads(t.compute.body):
-                visit(load.tensor)
-            order.append(t)
+            if t not in order and t.compute is not None:
+                for load in loads(t.compute.body):
+                    visit(load.tensor)
+                order[t] = None
 
         for out in self.outputs:
             visit(out)

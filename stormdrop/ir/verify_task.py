@@ -49,10 +49,7 @@ def verify_compute(name: str, c: Compute) -> None:
 
 
 def _half_computed_with(node: Expr) -> Dtype | None:
-    """Returns the half type in which a node computes.
-
-    Returns None if the node only moves, selects or converts halves to and from f32.
-    """
+    """Returns the half type in which a node computes; None if it only moves, selects or converts to and from f32."""
     match node:
         case Call(fn) if fn in expr.BITS_AS:
             return None
@@ -72,8 +69,7 @@ Guard = tuple[Expr, bool]  # a condition on indices, and whether it holds
 def _verify_indices(name: str, body: Expr) -> None:
     """Requires that every read lies inside its tensor under the index conditions around it.
 
-    A condition on data is no protection: both sides of such a selection are computed. An index made of data is not
-    judged here.
+    A condition on data guards nothing: both sides are computed. An index made of data is not judged here.
     """
     for load, guards in _reads(body, (), set()):
         for d, (i, extent) in enumerate(zip(load.indices, load.tensor.shape)):

@@ -13,8 +13,9 @@ from math import prod
 from stormdrop.ir.affine import ZERO, Affine, affine, bounds, conjunction
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, binary, compare, select, substitute
 from stormdrop.lower.borders import narrowed
-from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, Span, needed_spans, parallel_loops, split, whole
 from stormdrop.lower.fragments import LANE, MatrixLowering
+from stormdrop.lower.packed_layout import Region, access_of
 from stormdrop.lower.program import (
     Access,
     Barrier,
@@ -33,8 +34,6 @@ from stormdrop.lower.program import (
     WaitForCopies,
 )
 from stormdrop.lower.reads import decided_reads, spread_over
-from stormdrop.lower.regions import Region, access_of
-from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import nested, reduce_loop
 from stormdrop.space.access import settled
 from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, box_strides

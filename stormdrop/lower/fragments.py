@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import ITEMSIZE, Axis, Bin, Expr, Var, binary, loads
 from stormdrop.ir.tensor import Tensor
+from stormdrop.lower.packed_layout import Region, access_of
 from stormdrop.lower.program import Fragment, RegisterTile
-from stormdrop.lower.regions import Region, access_of
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.structure import MatrixTile, Stage
 from stormdrop.space.tiling import MATRIX_LANES, Tiling

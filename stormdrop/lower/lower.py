@@ -15,16 +15,15 @@ from stormdrop.ir.expr import Axis, Const, Expr, Var, binary, compare
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.lower.blocks import lower_block
-from stormdrop.lower.context import LoweringContext, needed_spans, parallel_loops
+from stormdrop.lower.context import LoweringContext, Span, needed_spans, parallel_loops, split, whole
+from stormdrop.lower.packed_layout import Region, panel_region
 from stormdrop.lower.prefetch import with_prefetches
 from stormdrop.lower.program import Access, Buffer, For, Phase, Program, Stmt, View
-from stormdrop.lower.regions import Region, panel_region
-from stormdrop.lower.spans import Span, split, whole
 from stormdrop.lower.tiles import Partial, TileSite
 from stormdrop.space.nest import LoopLevel, is_copy, nest_of
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 def lower(task: Task, s: Structure, tilings: Mapping[str, Tiling], views: Mapping[str, View] | None = None) -> Program:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from stormdrop.ir.affine import ZERO, Affine
 from stormdrop.ir.expr import ITEMSIZE, Const, Expr, Select, binary, compare
 from stormdrop.lower.program import Access, For, If, Phase, Prefetch, Program, ReduceLoop, Spread, Stmt, Update
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 LEAST_BYTES = 1 << 20
 """The least size of prefetched constants. Smaller constants stay in the L2 cache, or arrive soon enough."""

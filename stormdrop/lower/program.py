@@ -35,7 +35,7 @@ from math import prod
 from stormdrop.ir.affine import Affine, affine
 from stormdrop.ir.expr import Axis, Dtype, Expr, Load, Var, identity_of, loads
 from stormdrop.space.structure import Stage
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 @dataclass(frozen=True, slots=True)

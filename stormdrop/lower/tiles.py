@@ -11,10 +11,10 @@ from stormdrop.ir.affine import conjunction, decide
 from stormdrop.ir.expr import Axis, Const, Expr, Load, Var, compare
 from stormdrop.ir.tensor import Tensor
 from stormdrop.lower.borders import interior, narrowed, without
+from stormdrop.lower.context import Span
+from stormdrop.lower.packed_layout import Region, access_of
 from stormdrop.lower.program import Access, Finish, If, ReduceLoop, RegisterTile, Save, Start, Stmt, Update
 from stormdrop.lower.reads import decided_reads, spread_over
-from stormdrop.lower.regions import Region, access_of
-from stormdrop.lower.spans import Span
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
 

@@ -34,7 +34,7 @@ from stormdrop.lower.program import (
     Stmt,
     Update,
 )
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 ANYWHERE = (-(1 << 46), 1 << 46)
 """The interval of an access with an unbounded address, such as a data-dependent address."""

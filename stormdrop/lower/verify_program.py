@@ -50,7 +50,7 @@ from stormdrop.lower.program import (
     buffers_of,
 )
 from stormdrop.space.access import axes_of, has_load, occurrences
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 SCOPES_WITH_VIEWS = (Scope.INPUT, Scope.CONSTANT, Scope.OUTPUT)  # strided by a View: `elements` is no bound
 ZERO = Const(0, "i64")

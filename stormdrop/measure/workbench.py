@@ -24,7 +24,7 @@ from stormdrop.ir.interp import quantum, sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 GUARD_BYTES = 4096
 GUARD = 0xA5

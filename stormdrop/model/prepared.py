@@ -7,7 +7,7 @@ from itertools import count
 
 from stormdrop.device.artifact import Artifact
 from stormdrop.device.device import Argument, Array, BoundCall, BufferPlace, Device, InputArray, OutputArray, Recording
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 class PreparedKernel:

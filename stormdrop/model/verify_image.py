@@ -15,7 +15,7 @@ from stormdrop.device.artifact import BufferSpec, problem_of
 from stormdrop.ir.expr import ITEMSIZE
 from stormdrop.model.image import Address, Image
 from stormdrop.target import ALIGN_BYTES
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 MOST_DIMENSIONS = 32
 _SPACES = {

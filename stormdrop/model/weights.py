@@ -13,7 +13,7 @@ from stormdrop.device.host_device import HostDevice, HostPacker, host_device
 from stormdrop.device.threads import thread_count
 from stormdrop.model.image import Address, Image
 from stormdrop.model.verify_image import verify
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 Constants = Callable[[int], Mapping[str, Array]]
 """The raw constants of a call by the names of its kernel's buffers; asked for once, and not kept."""

@@ -26,7 +26,7 @@ def axes_of(e: Expr) -> frozenset[Axis]:
 @memoised(4096)
 def operands(body: Expr) -> tuple[Expr, ...]:
     """Returns the distinct loads of an expression; a padded load is the whole `select(in bounds, load, constant)`."""
-    found: dict[Expr, None] = {}
+    loads: list[Expr] = []
     seen: set[Expr] = set()
 
     def visit(e: Expr) -> None:
@@ -34,13 +34,13 @@ def operands(body: Expr) -> tuple[Expr, ...]:
             return
         seen.add(e)
         if isinstance(e, Load) or _is_border(e):
-            found[e] = None
+            loads.append(e)
             return
         for child in children(e):
             visit(child)
 
     visit(body)
-    return tuple(found)
+    return tuple(loads)
 
 
 def _is_border(e: Expr) -> bool:
@@ -95,10 +95,7 @@ def transposing_axis(stage: Stage) -> Axis | None:
 
 
 def choosing_axes(e: Expr) -> frozenset[Axis]:
-    """Returns the axes compared with constants (`axis == k`).
-
-    Such axes select entries of a constant matrix, e.g. Winograd's.
-    """
+    """Returns the axes compared with constants (`axis == k`): they select entries of a matrix, e.g. Winograd's."""
     return frozenset(
         n.a for n in walk(e) if isinstance(n, Cmp) and n.op == "eq" and isinstance(n.a, Axis) and isinstance(n.b, Const)
     )
@@ -193,7 +190,7 @@ def has_load(e: Expr) -> bool:
 @memoised(4096)
 def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collection[tuple[Expr, ...]]]:
     """Returns, for each operand and each load in `value`, the index conditions of its reads, once per occurrence."""
-    found: dict[Expr, dict[tuple[Expr, ...], None]] = {}
+    guards_of: dict[Expr, dict[tuple[Expr, ...], None]] = {}
     seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
 
     def visit(e: Expr, guards: tuple[Expr, ...]) -> None:
@@ -201,7 +198,7 @@ def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collect
             return
         seen.add((e, guards))
         if isinstance(e, Load) or _is_border(e):
-            found.setdefault(e, {})[guards] = None
+            guards_of.setdefault(e, {})[guards] = None
         if isinstance(e, Select) and index_condition(e.condition) and e.a is not e.b:
             visit(e.a, (*guards, *conjuncts(e.condition)))
             visit(e.b, (*guards, *conjuncts(opposite(e.condition))))
@@ -210,4 +207,4 @@ def occurrences(value: Expr, guard: Expr | None = None) -> Mapping[Expr, Collect
             visit(child, guards)
 
     visit(value, () if guard is None else tuple(conjuncts(guard)))
-    return found
+    return guards_of

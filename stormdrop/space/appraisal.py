@@ -7,24 +7,13 @@ points. Tracing is lazy: each query traces only the formulas that it needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.space.columns import ColumnProgram, Num, maximum, traced, where, within
+from stormdrop.space.columns import ColumnProgram, Num, maximum, sum_of, traced, where, within
 from stormdrop.space.judge import judge_of
-from stormdrop.space.nest import (
-    cuts,
-    depth_knob,
-    group_knob,
-    layout_knob,
-    peel_knob,
-    pieces_knob,
-    residents_knob,
-    unroll_knob,
-    vectors_knob,
-)
+from stormdrop.space.nest import cuts, setting_knobs
 from stormdrop.space.structure import Structure
 from stormdrop.target.machine import Target
 
@@ -33,10 +22,10 @@ CHUNK = 4096  # points at once, so that their columns stay in the cache
 
 
 class Appraisal:
-    """Answers queries on one structure; `names` are its knobs, in the order of the columns of a matrix of points."""
+    """The answers to queries on one structure."""
 
     def __init__(self, structure: Structure, target: Target, names: Sequence[str], fixed: Mapping[str, int]) -> None:
-        """`fixed` holds the knobs with values that are part of the structure (`parts`)."""
+        """`names` are the knobs, by column of a matrix of points; `fixed` holds the knobs that the structure sets."""
         self.names, self.fixed = names, fixed
         self._tape, columns = traced(names)
         self.assessment = judge_of(target).assess(structure, columns)
@@ -62,14 +51,10 @@ Query = Callable[[Appraisal], Sequence[Num]]
 
 def canonical(a: Appraisal) -> Sequence[Num]:
     """Returns every knob as its clamped value."""
-    clamped: dict[str, Num] = dict(a.fixed)  # "": sizes without a knob
+    clamped: dict[str, Num] = {**a.fixed}  # "": trip counts without a knob
     for t in a.assessment.tilings.values():
         clamped |= {cut.knob: t.trips[cut.loop] for _, levels in cuts(t.stage) for cut in levels}
-        flags = ((vectors_knob, t.vectors), (unroll_knob, t.unroll), (peel_knob, t.peel), (depth_knob, t.depth))
-        flags += ((layout_knob, t.layout), (pieces_knob, t.pieces), (residents_knob, t.residents))
-        flags += ((group_knob, t.group),)
-        for knob, value in flags:
-            clamped[knob(t.stage) or ""] = value
+        clamped |= {name: getattr(t, setting) for setting, name in setting_knobs(t.stage).items()}
     return [clamped[name] for name in a.names]
 
 
@@ -79,10 +64,7 @@ def legal(a: Appraisal) -> Sequence[Num]:
 
 def excess(a: Appraisal) -> Sequence[Num]:
     """Returns the sum of demands in excess of 1; 0 if the point is legal."""
-    total: Any = 0.0
-    for demand in a.assessment.demands:
-        total = total + maximum(0.0, demand - 1.0)
-    return [total]
+    return [sum_of(maximum(0.0, demand - 1.0) for demand in a.assessment.demands)]
 
 
 def prior(a: Appraisal) -> Sequence[Num]:

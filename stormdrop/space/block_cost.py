@@ -43,15 +43,12 @@ VECTOR_BYTES = 16  # of the widest access of a thread
 
 @dataclass(frozen=True, eq=False)
 class BlockCost:
-    """The cost of one stage, executed by the threads of one block.
-
-    `shared` holds the tensors in the block's shared memory.
-    """
+    """The cost of one stage, executed by the threads of one block."""
 
     tiling: Tiling
     executions: Num  # of the nest, in one block
     operands: tuple[Operand, ...]  # the last one is the store
-    shared: frozenset[Tensor]
+    shared: frozenset[Tensor]  # in the block's shared memory
     coefficients: GpuCoefficients
     depth: Num = 1  # of the pipeline, for a copy
     copies: Mapping[Tensor, Tiling] = field(default_factory=dict[Tensor, Tiling])  # the staged operands
@@ -64,8 +61,7 @@ class BlockCost:
 
     def count(self, axis: Axis) -> Num:
         """Returns the number of rows, or vectors, of a thread's register tile along a spatial axis."""
-        t = self.tiling
-        return t.trips[LoopLevel(axis, nest_of(self.stage).register)] * t.virtual_threads(axis)
+        return self._rows(axis) * self.tiling.virtual_threads(axis)
 
     @cached_property
     def instances(self) -> Num:
@@ -91,7 +87,7 @@ class BlockCost:
     @cached_property
     def reduce_blocks(self) -> Num:
         """Reduce blocks of one tile, between which operands are staged; 1 if the reduction is not blocked."""
-        if not self.stage.is_reduction or nest_of(self.stage).reduces_across_threads:
+        if not self.stage.is_reduction or self._is_combined:
             return 1
         return prod_of([self.tiling.outer_reduce_trips(a) for a in self.stage.reduce_axes])
 
@@ -124,7 +120,7 @@ class BlockCost:
     def loads(self) -> list[tuple[Operand, Num, Num]]:
         """The operands, each with the number of its load instructions in one step and the bytes of one such load."""
         stage, t = self.stage, self.tiling
-        found: list[tuple[Operand, Num, Num]] = []
+        loads: list[tuple[Operand, Num, Num]] = []
         for o in self.operands[:-1]:
             counts = prod_of([self.count(a) for a in stage.axes if a in o.axes])
             width: Num = o.itemsize
@@ -136,13 +132,11 @@ class BlockCost:
             elif o.tensor in self.shared and stage.is_reduction:
                 together = self._together(o)
                 counts, width = counts / together, together * o.itemsize
-            found.append((o, counts, width))
-        return found
+            loads.append((o, counts, width))
+        return loads
 
     def _together(self, o: Operand) -> Num:
-        """Returns elements of shared memory per load: neighbours along the unrolled reduce axis, or in a thread's
-        rows.
-        """
+        """Returns elements of shared memory per load, along the unrolled reduce axis or in a thread's rows."""
         most, copy = VECTOR_BYTES // o.itemsize, self.copies.get(o.tensor)
         ends_in_unrolled = bool(o.dims) and any(a is self.stage.reduce_axes[-1] and c == 1 for a, c in o.dims[0].terms)
         along_steps = _divisor(self.tiling.unroll, most) if ends_in_unrolled else 1
@@ -163,7 +157,8 @@ class BlockCost:
     def step_instructions(self) -> Num:
         """All instructions of one step."""
         guards = sum_of([n for o, n, _ in self.loads if o.guarded]) * 3
-        return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + self._loop_instructions
+        turn = self.coefficients.turn_instructions / self.tiling.unroll if self.stage.is_reduction else 0.0
+        return self.body_instructions + sum_of([n for _, n, _ in self.loads]) + guards + turn
 
     @property
     def step_cycles(self) -> Num:
@@ -177,26 +172,16 @@ class BlockCost:
 
     @cached_property
     def waiting_cycles(self) -> Num:
-        """Cycles in which matrix instructions wait for all warps of a block.
-
-        Cycles that other warps hide do not count.
-        """
+        """Cycles in which matrix instructions wait for all warps of a block; cycles that other warps hide excluded."""
         return 0.0
-
-    @property
-    def _loop_instructions(self) -> Num:
-        return self.coefficients.turn_instructions / self.tiling.unroll if self.stage.is_reduction else 0.0
 
     @cached_property
     def tile_instructions(self) -> Num:
         """Beside the steps, for every tile: addresses, the epilogue and the store."""
         _, finish = self._operations
         epilogue = self.accumulators * finish if self.stage.is_reduction else 0.0
-        return (
-            epilogue
-            + self.instances * self._stores * 2
-            + self.coefficients.index_instructions * (1 + self.instances / 4)
-        )
+        stores = self.instances * self._stores * 2
+        return epilogue + stores + self.coefficients.index_instructions * (1 + self.instances / 4)
 
     @cached_property
     def _stores(self) -> Num:
@@ -227,10 +212,7 @@ class BlockCost:
 
     @property
     def _block_instructions(self) -> Num:
-        """Instructions of one reduce block outside its steps.
-
-        If blocks differ in length, a loop executes the remaining steps.
-        """
+        """Instructions of one reduce block outside its steps; if blocks differ in length, a loop runs the rest."""
         k, t = self.coefficients, self.tiling
         if nest_of(self.stage).reduces_across_threads:
             return k.loop_cycles
@@ -267,13 +249,12 @@ class BlockCost:
     def code(self) -> Num:
         """Instructions in the code."""
         unroll: Num = self.tiling.unroll if self.stage.is_reduction else 1
-        if self.stage.is_reduction:
-            for a in self.stage.reduce_axes[:-1]:
-                if a in self.stage.unrolled:
-                    unroll = unroll * a.extent
-            if len(self.stage.reduce_axes) > 1:
-                peeled = self.tiling.extent[self.stage.reduce_axes[-2]]
-                unroll = where(equal(self.tiling.peel, 1), unroll * minimum(peeled, 8), unroll)
+        for a in self.stage.reduce_axes[:-1]:
+            if a in self.stage.unrolled:
+                unroll = unroll * a.extent
+        if len(self.stage.reduce_axes) > 1:
+            peeled = self.tiling.extent[self.stage.reduce_axes[-2]]
+            unroll = where(equal(self.tiling.peel, 1), unroll * minimum(peeled, 8), unroll)
         return self.step_instructions * unroll * 1.5 + self.tile_instructions * 2
 
     @cached_property
@@ -286,10 +267,7 @@ class BlockCost:
         return self.accumulators * words + operands
 
     def _held(self, o: Operand) -> Num:
-        """Returns the number of steps that a single load of a staged operand serves.
-
-        Registers hold all of these elements.
-        """
+        """Returns the number of steps that one load of a staged operand serves; registers hold all these elements."""
         copy = self.copies.get(o.tensor)
         if copy is None or not has_layouts(copy.stage) or self.stage.vector in o.axes:
             return 1
@@ -303,31 +281,26 @@ class BlockCost:
         spatial = [*(a for a in stage.axes if a is not stage.vector), *(a for a in stage.axes if a is stage.vector)]
         crossing = [a for a in stage.reduce_axes if nest_of(stage).reduces_across_threads]
         order = [*spatial, *crossing] if stage.vector is None else [*crossing, *spatial]
-        found: dict[Axis, Num] = {}
+        along: dict[Axis, Num] = {}
         left: Num = count
         for a in reversed(order):
             n = prod_of([t.trips[level] for level in t.thread_levels if level.axis is a])
-            found[a] = minimum(n, left)
-            left = ceil_div(left, found[a])
-        return found
+            along[a] = minimum(n, left)
+            left = ceil_div(left, along[a])
+        return along
 
     @cached_property
     def _warp(self) -> dict[Axis, Num]:
         return self._neighbours(WARP)
 
-    def _distinct(self, o: Operand) -> Num:
-        """Returns the number of threads of one warp that read different elements of an operand."""
-        return minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
-
     def wavefronts(self, o: Operand, width: Num) -> Num:
         """Returns the cycles of one load instruction of a warp in the L1 or in shared memory.
 
-        Shared memory serves as many threads at once as access 128 bytes in total, even if all threads read the same
-        bytes.
+        Shared memory serves as many threads at once as access 128 bytes in total, even of the same bytes.
         """
         if o.tensor in self.shared:
             return maximum(1.0, width * WARP / LINE_BYTES) * self._conflicts(o, width)
-        distinct = self._distinct(o)
+        distinct = minimum(prod_of([n for a, n in self._warp.items() if a in o.axes]), WARP)
         return maximum(1.0, distinct * width / LINE_BYTES) if self.is_coalesced(o) else distinct
 
     def _conflicts(self, o: Operand, width: Num) -> Num:
@@ -423,15 +396,23 @@ class BlockCost:
             batches = 1 + self.tiles * 0.05
         return self.executions * batches * (k.memory_cycles if reads_global else 30.0)
 
+    @property
+    def _is_combined(self) -> bool:
+        """True if threads of a block share the reduction of an element."""
+        return self.stage.is_reduction and nest_of(self.stage).reduces_across_threads
+
+    @property
+    def _shuffled(self) -> Num:
+        """Accumulators of an element that one warp combines by shuffles."""
+        return minimum(self.tiling.reduce_threads, WARP) if self.stage.vector is None else 1
+
     @cached_property
     def combine_cycles(self) -> Num:
         """Cycles to combine accumulators across threads."""
-        if not self.stage.is_reduction or not nest_of(self.stage).reduces_across_threads:
+        if not self._is_combined:
             return 0.0
-        x = self.tiling.reduce_threads
-        k = self.coefficients
-        shuffled = minimum(x, WARP) if self.stage.vector is None else 1
-        groups = x / shuffled
+        k, shuffled = self.coefficients, self._shuffled
+        groups = self.tiling.reduce_threads / shuffled
         one = where(shuffled > 1, 5 * k.shuffle_cycles * self.accumulators, 0.0) if self.stage.vector is None else 0.0
         through = 2 * k.barrier_cycles + groups * self.accumulators * 30.0 / 4
         return self.executions * self.tiles * (one + where(groups > 1, through, 0.0))
@@ -442,23 +423,21 @@ class BlockCost:
 
     @cached_property
     def _box_bytes(self) -> Num:
+        """Bytes of all boxes of a pipeline. A single box is not rounded up."""
         stage, t = self.stage, self.tiling
         if stage.host is None:
             return 0
         dims = {a: maximum(1, t.extent[a]) for a in stage.place if isinstance(a, Axis)}
-        return _lines(self._boxes(box_elements(stage, dims, t.layout)) * ITEMSIZE[stage.tensor.dtype])
-
-    def _boxes(self, elements: Num) -> Num:
-        """Returns the elements of all boxes of a pipeline. A single box is not rounded up."""
-        return where(self.depth > 1, self.depth * ceil_div(elements, BOX_ELEMENTS) * BOX_ELEMENTS, elements)
+        box = box_elements(stage, dims, t.layout)
+        elements = where(self.depth > 1, self.depth * ceil_div(box, BOX_ELEMENTS) * BOX_ELEMENTS, box)
+        return _lines(elements * ITEMSIZE[stage.tensor.dtype])
 
     def _exchange_bytes(self, threads: Num) -> Num:
-        if not self.stage.is_reduction or not nest_of(self.stage).reduces_across_threads:
+        if not self._is_combined:
             return 0
         x = self.tiling.reduce_threads
-        shuffled = minimum(x, WARP) if self.stage.vector is None else 1
-        slots = ceil_div(threads, shuffled)
-        return where(x > shuffled, _lines(slots * self.accumulators * ITEMSIZE[self.stage.acc.dtype]), 0)
+        slots = ceil_div(threads, self._shuffled)
+        return where(x > self._shuffled, _lines(slots * self.accumulators * ITEMSIZE[self.stage.acc.dtype]), 0)
 
 
 def _lines(nbytes: Num) -> Num:
@@ -468,18 +447,15 @@ def _lines(nbytes: Num) -> Num:
 
 def _divisor(n: Num, most: int) -> Num:
     """Returns the largest power of two up to `most` that divides `n`."""
-    found: Num = 1
-    while most > 1 and not isinstance(n, int):
-        found = where(is_multiple(n, most) & equal(found, 1), most, found)
+    divisor: Num = 1
+    while most > 1:
+        divisor = where(is_multiple(n, most) & equal(divisor, 1), most, divisor)
         most //= 2
-    while isinstance(n, int) and n % most:
-        most //= 2
-    return most if isinstance(n, int) else found
+    return divisor
 
 
 def _same_banks(threads: Num, stride_bytes: Num, width: Num) -> Num:
-    """Returns how many times longer strided threads take than contiguous threads, if each thread accesses `width`
-    bytes.
+    """Returns how many times longer strided threads take than contiguous threads, with `width` bytes a thread.
 
     At a multiple of 128 bytes all threads begin in the same bank, at a multiple of 64 every second thread, and so on.
     """

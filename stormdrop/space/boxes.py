@@ -1,6 +1,6 @@
 """Boxes: the layout of a staged operand, or of an attached stage's result, in the shared memory of a thread block.
 
-A staged operand that ends in a reduce axis has two layouts. A knob (`nest.layout_knob`) chooses between the layouts:
+A staged operand that ends in a reduce axis has two layouts. The knob `layout` chooses between the layouts:
 
     0   plain: its axes in their own order, [m, k]. A thread reads several k of one row as a vector.
     1   reduce axes first, [k, m]. A thread reads one k of several neighbouring rows as a vector.
@@ -32,23 +32,17 @@ def _padding(stage: Stage) -> int:
 
 
 @memoised()
-def _is_padded(stage: Stage) -> bool:
-    """Returns whether the plain layout pads rows: only in copies that end in a reduce axis.
-
-    Threads that compute different rows of a tile then read the same column of different box rows.
-    """
-    is_narrow = ITEMSIZE[stage.tensor.dtype] <= ROW_PADDING_BYTES // 2
-    return is_copy(stage) and is_narrow and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
-
-
 def _behind_row(stage: Stage) -> int:
-    """Returns the elements of padding behind a row in the plain layout.
+    """Returns the elements of padding behind a row in the plain layout: only in copies that end in a reduce axis.
 
-    Copies for matrix instructions set their own padding.
+    Threads that compute different rows of a tile then read the same column of different box rows. Copies for matrix
+    instructions set their own padding.
     """
+    itemsize = ITEMSIZE[stage.tensor.dtype]
     if stage.row_padding:
-        return stage.row_padding // ITEMSIZE[stage.tensor.dtype]
-    return _padding(stage) if _is_padded(stage) else 0
+        return stage.row_padding // itemsize
+    is_padded = is_copy(stage) and bool(stage.axes) and stage.axis_id(stage.axes[-1]).startswith("r")
+    return _padding(stage) if is_padded and itemsize <= ROW_PADDING_BYTES // 2 else 0
 
 
 def split_axes(stage: Stage) -> tuple[list[Axis], list[Axis]]:
@@ -87,8 +81,8 @@ def box_strides(stage: Stage, sizes: Mapping[Axis, int], layout: int) -> tuple[i
     inner = row_strides(tuple(sizes[a] for a in spatial))
     row = int(_row(stage, [sizes[a] for a in spatial]))
     outer = row_strides(tuple(sizes[a] for a in reduced))
-    found = dict(zip(spatial, inner)) | {a: n * row for a, n in zip(reduced, outer)}
-    return tuple(found[a] for a in sizes)
+    strides = dict(zip(spatial, inner)) | {a: n * row for a, n in zip(reduced, outer)}
+    return tuple(strides[a] for a in sizes)
 
 
 def is_contiguous(stage: Stage, layout: Num) -> Num:

@@ -44,21 +44,21 @@ class Tape:
         """Returns the value number of a column or a constant."""
         if type(x) is Column:
             return x.number
-        found = self._known.get(x)
-        if found is None:
-            found = self._known[x] = len(self._code)
+        number = self._known.get(x)
+        if number is None:
+            number = self._known[x] = len(self._code)
             self._code.append(("", NONE, NONE, NONE))
-            self._values[found] = float(x)
-        return found
+            self._values[number] = float(x)
+        return number
 
     def note(self, op: str, a: int, b: int = NONE, c: int = NONE) -> Column:
         """Appends an instruction on the given value numbers, or reuses an equal instruction."""
         key = (op, a, b, c)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self._code)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self._code)
             self._code.append(key)
-        return Column(self, found)
+        return Column(self, number)
 
     def program(self, results: Sequence[Num]) -> ColumnProgram:
         """Compiles the trace: dead-code elimination, then slot allocation by last use."""
@@ -98,6 +98,24 @@ class Tape:
         return ColumnProgram(steps, tuple(slots), tuple(inputs), tuple(at[k] for k in wanted))
 
 
+def _operator(op: str, neutral: int | None = None) -> Callable[[Column, Num], Num]:
+    """Returns the method for `self op other`; `self op neutral` is `self`."""
+
+    def method(self: Column, other: Num) -> Num:
+        return self if other == neutral else self.tape.note(op, self.number, self.tape.number(other))
+
+    return method
+
+
+def _reflected(op: str, neutral: int | None = None) -> Callable[[Column, Num], Num]:
+    """Returns the method for `other op self`; `neutral op self` is `self`."""
+
+    def method(self: Column, other: Num) -> Num:
+        return self if other == neutral else self.tape.note(op, self.tape.number(other), self.number)
+
+    return method
+
+
 class Column:
     """A symbolic value, one number per point."""
 
@@ -106,71 +124,31 @@ class Column:
     def __init__(self, tape: Tape, number: int) -> None:
         self.tape, self.number = tape, number
 
-    def __add__(self, other: Num) -> Num:
-        return self if other == 0 else self.tape.note("add", self.number, self.tape.number(other))
-
-    def __radd__(self, other: Num) -> Num:
-        return self if other == 0 else self.tape.note("add", self.tape.number(other), self.number)
-
-    def __sub__(self, other: Num) -> Num:
-        return self if other == 0 else self.tape.note("subtract", self.number, self.tape.number(other))
-
-    def __rsub__(self, other: Num) -> Num:
-        return self.tape.note("subtract", self.tape.number(other), self.number)
-
-    def __mul__(self, other: Num) -> Num:
-        return self if other == 1 else self.tape.note("multiply", self.number, self.tape.number(other))
-
-    def __rmul__(self, other: Num) -> Num:
-        return self if other == 1 else self.tape.note("multiply", self.tape.number(other), self.number)
-
-    def __truediv__(self, other: Num) -> Num:
-        return self if other == 1 else self.tape.note("divide", self.number, self.tape.number(other))
-
-    def __rtruediv__(self, other: Num) -> Num:
-        return self.tape.note("divide", self.tape.number(other), self.number)
-
-    def __gt__(self, other: Num) -> Num:
-        return self.tape.note("greater", self.number, self.tape.number(other))
-
-    def __ge__(self, other: Num) -> Num:
-        return self.tape.note("greater_equal", self.number, self.tape.number(other))
-
-    def __lt__(self, other: Num) -> Num:
-        return self.tape.note("less", self.number, self.tape.number(other))
-
-    def __le__(self, other: Num) -> Num:
-        return self.tape.note("less_equal", self.number, self.tape.number(other))
+    __add__, __radd__ = _operator("add", 0), _reflected("add", 0)
+    __sub__, __rsub__ = _operator("subtract", 0), _reflected("subtract")
+    __mul__, __rmul__ = _operator("multiply", 1), _reflected("multiply", 1)
+    __truediv__, __rtruediv__ = _operator("divide", 1), _reflected("divide")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
+    __lt__, __le__ = _operator("less"), _operator("less_equal")
 
     def __and__(self, other: Num) -> Num:
-        return (
-            self.tape.note("logical_and", self.number, other.number)
-            if type(other) is Column
-            else self
-            if other
-            else False
-        )
+        if type(other) is not Column:
+            return self if other else False
+        return self.tape.note("logical_and", self.number, other.number)
 
     def __or__(self, other: Num) -> Num:
-        return (
-            self.tape.note("logical_or", self.number, other.number)
-            if type(other) is Column
-            else True
-            if other
-            else self
-        )
+        if type(other) is not Column:
+            return True if other else self
+        return self.tape.note("logical_or", self.number, other.number)
 
     __rand__, __ror__ = __and__, __or__
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnProgram:
-    """A straight-line program.
+    """A straight-line program."""
 
-    Each step is a function, the slot of its result, and three operand slots (-1 for none).
-    """
-
-    steps: list[Step]
+    steps: list[Step]  # a function, the slot of its result, and three operand slots (-1 for none)
     slots: tuple[Array | None, ...]  # initial slots: the constants
     inputs: tuple[tuple[int, int], ...]  # (input column, slot)
     results: tuple[int, ...]

@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.memo import memoised
-from stormdrop.ir.tensor import Tensor
-from stormdrop.space import cpu_features
 from stormdrop.space.columns import (
     Num,
     ceil_div,
@@ -36,13 +34,35 @@ from stormdrop.space.columns import (
 )
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import StageCost, body_cost, density, variants
-from stormdrop.space.knobs import knobs_of
+from stormdrop.space.knobs import smallest_values
 from stormdrop.space.nest import is_copy, nest_of
-from stormdrop.space.operands import stage_operands
+from stormdrop.space.operands import packed_tensors, stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CpuCoefficients
 from stormdrop.target.cpu import Cpu
+
+OPERANDS, LEVELS = 3, 5
+BOUNDS = ("fma", "load", "ends", "l2", "l3", "dram")
+FEATURES = FeatureSet(
+    version=4,
+    names=(
+        "prior",
+        *BOUNDS,
+        *("stages", "phases", "units", "imbalance", "code", "attached_bytes", "executed", "nominal"),
+        *("tiles", "steps", "rows", "vectors", "accumulators", "loads", "reuse", "unroll", "peel", "turns", "blocks"),
+        *("lane_use", "lines_per_set", "variants", "reduced", "gathers", "guards"),
+        *(
+            f"operand{k}.{what}"
+            for k in range(OPERANDS)
+            for what in (*(f"box{n}" for n in range(LEVELS)), "l1", "l2", "l3", "stride")
+        ),
+        *("other_steps", "other_seconds", "other_loads", "other_bytes", "recompute"),
+    ),
+    terms=(*BOUNDS, "other_seconds"),
+    ratios=(("prior", "nominal"), ("executed", "nominal"), ("code", "nominal"), ("tiles", "units"), ("steps", "tiles")),
+)
+"""Unprefixed names describe the stage with the most work; `other_*` aggregates all other stages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +75,7 @@ class CpuJudge:
     def coefficients(self) -> CpuCoefficients:
         return self.target.coefficients
 
-    @property
-    def features(self) -> FeatureSet:
-        return cpu_features.FEATURES
+    features: ClassVar = FEATURES
 
     def assess(self, s: Structure, values: Mapping[str, Num]) -> CpuAssessment:
         return CpuAssessment(self, s, values)
@@ -78,12 +96,12 @@ class CpuJudge:
     def least_seconds(self, s: Structure) -> float:
         """Returns a lower bound: multiply-adds at peak on all lanes and threads, padding skipped."""
         total, target = 0.0, self.target
-        packed = _packed_tensors(s)
+        packed = packed_tensors(s)
         for stage in s.stages:
             if stage.level is not ComputeAt.LOAD:
                 lanes = target.vector_bytes // stage.itemsize if stage.vector is not None else 1
                 shares = [inside for o in stage_operands(stage, packed) for _, _, inside in o.borders]
-                steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes)) / lanes * prod(shares)
+                steps = stage.points / lanes * prod(shares)
                 steps = steps * density(stage) if stage.unrolled else steps
                 body, _ = body_cost(stage, self.coefficients)
                 total += steps * body / (target.fma_per_cycle * target.threads * target.ghz * 1e9)
@@ -115,12 +133,7 @@ def _most_of_one(judge: CpuJudge, stage: Stage) -> float:
 
 def _smallest(judge: CpuJudge, s: Structure) -> CpuAssessment:
     """Returns the assessment of the point with the smallest choice of every knob."""
-    return judge.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, judge.target)})
-
-
-def _packed_tensors(s: Structure) -> frozenset[Tensor]:
-    """Returns the tensors that copies write, packed in the order of their reads."""
-    return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
+    return judge.assess(s, smallest_values(s, judge.target))
 
 
 class Amounts(NamedTuple):
@@ -145,23 +158,21 @@ class CpuAssessment:
     @cached_property
     def costs(self) -> list[StageCost]:
         """Costs of the stages that run at call time."""
-        packed, tilings = _packed_tensors(self.structure), self.tilings
-        found: list[StageCost] = []
+        packed, tilings = packed_tensors(self.structure), self.tilings
+        costs: list[StageCost] = []
         for stage in self.structure.stages:
             if stage.level is ComputeAt.LOAD:
                 continue
             executions: Num = 1
-            if stage.host is not None:
-                reader = tilings[stage.reader] if stage.reader is not None else None
-                is_within = stage.level is ComputeAt.REDUCE_BLOCK and reader is not None
-                if not is_within or reader is None or reader.stage.host is not None:
-                    executions = tilings[stage.host].units
-                if is_within and reader is not None:
-                    executions = executions * _entries(reader)
+            reader = tilings[stage.reader] if stage.reader and stage.level is ComputeAt.REDUCE_BLOCK else None
+            if stage.host is not None and (reader is None or reader.stage.host is not None):
+                executions = tilings[stage.host].units
+            if reader is not None:
+                executions = executions * _entries(reader)
             operands = stage_operands(stage, packed)
             folds = self._target.folds_broadcasts
-            found.append(StageCost(tilings[stage.id], executions, operands, self._coefficients, folds))
-        return found
+            costs.append(StageCost(tilings[stage.id], executions, operands, self._coefficients, folds))
+        return costs
 
     @cached_property
     def code(self) -> Num:
@@ -191,19 +202,19 @@ class CpuAssessment:
     @cached_property
     def _own_demands(self) -> list[Num]:
         """The constraints on single stages."""
-        found: list[Num] = []
+        demands: list[Num] = []
         stages = self.structure.stages
         panels = {stage.reader for stage in stages if is_copy(stage) and stage.host is None}
         for c in self.costs:
             stage, t = c.stage, c.tiling
-            found.append(c.live_vectors / self._target.vector_registers)
-            found.append(variants(t) / self._coefficients.most_tile_bodies)
+            demands.append(c.live_vectors / self._target.vector_registers)
+            demands.append(variants(t) / self._coefficients.most_tile_bodies)
             vector = stage.vector
             if stage.host is not None and stage.id in panels and vector is not None and vector in stage.axes:
                 # The operand is packed for the full axis: a box must begin at a panel boundary.
                 width, box = t.vectors * t.lanes, t.extent[vector]
-                found.append(where(is_multiple(box, width) | (box >= vector.extent), 0.0, 2.0))
-        return found
+                demands.append(where(is_multiple(box, width) | (box >= vector.extent), 0.0, 2.0))
+        return demands
 
     # ---- seconds ---------------------------------------------------------------------------------------------------
 
@@ -226,11 +237,6 @@ class CpuAssessment:
         target, k = self._target, self._coefficients
         l1, l2 = (nbytes / target.threads_per_core for nbytes in (target.l1_bytes, target.l2_bytes))
         return l1 * k.l1_share, l2 * k.l2_share, target.l3_bytes * k.l3_share
-
-    @cached_property
-    def _local(self) -> frozenset[Tensor]:
-        """The tensors of attached stages: in the scratch of the thread that computes them."""
-        return frozenset(stage.tensor for stage in self.structure.stages if stage.host is not None)
 
     @cached_property
     def terms(self) -> list[dict[str, Num]]:
@@ -264,7 +270,8 @@ class CpuAssessment:
         l1, l2, l3 = (c.traffic(together, capacity) for capacity in self.capacities)
         near = l2 / (target.l3_gbs * 1e9)
         if target.threads > 1 and target.handover_gbs < target.l3_gbs:
-            constant, written = c.fetched(target.threads, self._local)
+            local = frozenset(x.tensor for x in self.structure.stages if x.host is not None)  # in a thread's scratch
+            constant, written = c.fetched(target.threads, local)
             near = maximum(near, constant / (target.l3_gbs * 1e9) + written / (target.handover_gbs * 1e9))
         beyond = minimum(maximum(c.lines_per_set / target.l1_ways - 1.0, 0.0), k.most_conflicts)
         conflict = 1.0 + k.conflict_slope * beyond
@@ -288,10 +295,7 @@ class CpuAssessment:
         return bound + k.l2_overlap_share * terms["l2"] + terms["ends"]
 
     def _fetched(self, c: StageCost) -> Num:
-        """Returns the seconds of fetches that overlap with no computation.
-
-        These fetches are cold constants from DRAM, at a share of the bandwidth, and the code of guarded loads.
-        """
+        """Returns the seconds of fetches that overlap nothing: cold constants from DRAM, the code of guarded loads."""
         k = self._coefficients
         guards = c.guarded_loads * k.guard_code_seconds
         if not self._target.is_cold:
@@ -307,10 +311,7 @@ class CpuAssessment:
     @cached_property
     def seconds(self) -> Num:
         """Seconds summed over the stages, without forks."""
-        total: Any = 0.0
-        for c, terms in zip(self.costs, self.terms):
-            total = total + self.stage_seconds(terms) + self._fetched(c)
-        return total
+        return sum_of(self.each_seconds)
 
     @property
     def prior(self) -> Num:
@@ -322,10 +323,71 @@ class CpuAssessment:
 
     @property
     def features(self) -> list[Num]:
-        return cpu_features.features(self)
+        """The `FEATURES` of points, before log2(1 + x)."""
+        costs, terms = self.costs, self.terms
+        main = max(range(len(costs)), key=lambda k: costs[k].stage.points)
+        c, t = costs[main], costs[main].tiling
+        stage = t.stage
+        host = next(x for x in costs if x.stage.id == (stage.host or stage.id))
+        others = [x for k, x in enumerate(costs) if k != main]
+        bounds = [terms[main][name] * 1e9 for name in BOUNDS]
+        inner = t.inner_reduce_trips(stage.reduce_axes[-1]) if stage.is_reduction else 1.0
+        blocks = prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]) if nest_of(stage).is_blocked else 1.0
+        values: list[Num] = [
+            self.prior * 1e9,
+            *bounds,
+            float(len(costs)),
+            float(sum(x.stage.host is None for x in costs)),
+            host.parallel,
+            self.imbalance[stage.host or stage.id] * 16.0,
+            self.code,
+            sum((prod_of([x.tiling.extent[a] for a in x.stage.axes]) * 4.0 for x in costs if x.stage.host), 0.0),
+            c.vector_steps * t.lanes,
+            float(stage.points),
+            c.tiles,
+            c.steps,
+            c.rows,
+            t.vectors,
+            c.accumulators,
+            c.loads,
+            c.accumulators / maximum(c.loads, 0.25),
+            t.unroll,
+            t.peel,
+            inner,
+            blocks,
+            c.lane_use * 16.0,
+            c.lines_per_set,
+            variants(t),
+            float(stage.vector_is_reduced) * 3.0,
+            float(sum(o.stride not in (0, 1) for o in c.operands)),
+            float(sum(o.guarded for o in c.operands)),
+        ]
+        values += _operand_features(c, self.capacities)
+        values += [
+            sum((x.vector_steps for x in others), 0.0),
+            sum((self.stage_seconds(terms[k]) for k in range(len(costs)) if k != main), 0.0) * 1e9,
+            sum((x.loads * x.steps for x in others), 0.0),
+            sum((x.boxes.footprints[-1][-1] * x.executions for x in others), 0.0),
+            sum((x.vector_steps * x.tiling.lanes / max(1, x.stage.points) for x in others), 0.0),
+        ]
+        return values
 
 
 def _entries(t: Tiling) -> Num:
     """Returns the runs of a REDUCE_BLOCK copy per execution of its reader: reduction tiles times reduce blocks."""
     spatial = [ceil_div(t.extent[a], t.reduction_tile(a)) for a in t.stage.axes]
     return prod_of(spatial) * prod_of([ceil_div(t.extent[a], t.block(a)) for a in t.stage.reduce_axes])
+
+
+def _operand_features(c: StageCost, capacities: tuple[float, ...]) -> list[Num]:
+    """Returns the boxes at five levels, traffic into three caches and stride of the three largest operands."""
+    chosen = sorted(range(len(c.operands)), key=lambda k: -c.operands[k].tensor.nbytes)[:OPERANDS]
+    values: list[Num] = []
+    moved = c.moved_bytes()
+    for k in chosen:
+        sizes = c.boxes.footprints[k]
+        picks = [sizes[min(len(sizes) - 1, round(i * (len(sizes) - 1) / (LEVELS - 1)))] for i in range(LEVELS)]
+        stride = c.operands[k].stride
+        into = [c.traffic(moved[k], capacity) for capacity in capacities]
+        values += [*picks, *into, float(stride if stride is not None else 4096)]
+    return values + [0.0] * ((OPERANDS - len(chosen)) * (LEVELS + 4))

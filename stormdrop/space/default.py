@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import ScheduleError
+from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
 from stormdrop.space.judge import judge_of
 from stormdrop.space.moves import Neighbourhood, moves_of
+from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches
@@ -47,31 +50,32 @@ def default_schedule(task: Task, target: Target, rules: Sequence[Rule] = RULES) 
 def resolve(
     task: Task, schedule: Schedule | None, target: Target, rules: Sequence[Rule] = RULES
 ) -> tuple[Sketch, Points]:
-    """Returns the sketch and the point of a schedule; None stands for the default schedule. A point that was tuned at
-    another shape is fitted to this shape.
-
-    Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
-    """
+    """Returns the sketch and the point of a schedule (`replay`); None stands for the default schedule."""
     return default_point(task, target, rules) if schedule is None else replay(task, schedule, target, rules)
 
 
 def default_point(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """Returns the sketch and the point of the default schedule."""
-    return best_point(sketches(task, target, rules))
+    """Returns the sketch and the read-only point of the default schedule."""
+    check_arguments(task=task, target=target, rules=rules)
+    return _default_point(task, target, checked(rules))
 
 
-def best_point(found: Sequence[Sketch]) -> tuple[Sketch, Points]:
-    """Returns the sketch and the point with the least estimate that the search reaches.
+@memoised(64)
+def _default_point(task: Task, target: Target, rules: tuple[Rule, ...]) -> tuple[Sketch, Points]:
+    sketch, point = best_point(sketches(task, target, rules))
+    point.setflags(write=False)
+    return sketch, point
 
-    Raises ScheduleError for no sketches.
-    """
-    _, winner, _ = _raced(found, SAMPLES)
+
+def best_point(candidates: Sequence[Sketch]) -> tuple[Sketch, Points]:
+    """Returns the sketch and the point with the least estimate. Raises ScheduleError for no sketches."""
+    _, winner, _ = _raced(candidates, SAMPLES)
     return winner.sketch, winner.point()
 
 
-def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
+def ranked(candidates: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch, Points, float]]:
     """Returns the default point, then every other sketch's best point, fastest first, with estimated seconds."""
-    race, winner, pruned = _raced(found, samples)
+    race, winner, pruned = _raced(candidates, samples)
     default = winner.sketch, winner.point(), winner.seconds
     race.run(pruned)
     others = [draft for draft in race.ranked() if draft is not winner]
@@ -80,16 +84,16 @@ def ranked(found: Sequence[Sketch], samples: int = SAMPLES) -> list[tuple[Sketch
     return [default, *sorted(((d.sketch, d.point(), d.seconds) for d in others), key=lambda b: b[2])]
 
 
-def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[Sketch]]:
+def _raced(candidates: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[Sketch]]:
     """Returns a race, its settled winner, and the sketches that did not take part.
 
     A variant with a lower bound above the best estimate is pruned: direct convolution, say, if Winograd is faster. On a
     GPU, a sketch that leaves in global memory an operand that another sketch stages is pruned too: no such sketch was
     ever the default.
     """
-    pruned = [sketch for sketch in found if isinstance(sketch.target, Gpu) and _is_staged_by_another(sketch, found)]
+    pruned = [s for s in candidates if isinstance(s.target, Gpu) and _is_staged_by_another(s, candidates)]
     variants: dict[int, list[Sketch]] = {}
-    for sketch in found:
+    for sketch in candidates:
         if sketch not in pruned:
             variants.setdefault(sketch.variant, []).append(sketch)
     bounds = {k: min(judge_of(s.target).least_seconds(s.structure) for s in some) for k, some in variants.items()}
@@ -104,14 +108,14 @@ def _raced(found: Sequence[Sketch], samples: int) -> tuple[_Race, _Draft, list[S
     return race, winner, pruned
 
 
-def _is_staged_by_another(sketch: Sketch, found: Sequence[Sketch]) -> bool:
+def _is_staged_by_another(sketch: Sketch, candidates: Sequence[Sketch]) -> bool:
     """Returns whether the derivation of another sketch extends this sketch's derivation: `pack` is the last rule."""
     steps = sketch.structure.steps
     return any(
         other.variant == sketch.variant
         and len(other.structure.steps) > len(steps)
         and other.structure.steps[: len(steps)] == steps
-        for other in found
+        for other in candidates
     )
 
 
@@ -132,9 +136,9 @@ class _Race:
             raise ScheduleError("the task has no sketch")
         return sorted(self._drafts, key=lambda d: d.estimate())
 
-    def run(self, found: Sequence[Sketch]) -> None:
+    def run(self, added: Sequence[Sketch]) -> None:
         """Adds sketches, and sweeps until no sketch within the slack of the best improves."""
-        for sketch in found:
+        for sketch in added:
             components = [
                 self._components.get(p.structure.stages) or _Component(p.likely(), p is sketch, self._samples)
                 for p in sketch.components()
@@ -162,7 +166,9 @@ class Descent:
         self.points, self.seconds = starts.copy(), seconds_at(starts)
         self.moving = np.arange(len(starts))
         self._around = Neighbourhood.of(sketch.knobs)
-        self._axis = _axes_of_moves(sketch)
+        number = {axis: i for i, axis in enumerate(dict.fromkeys(k.axis or k.name for k in sketch.knobs))}
+        axes = [number[k.axis or k.name] for k in sketch.knobs]
+        self._axis = np.array([axes[m.knob] for m in moves_of(sketch.knobs)], dtype=np.int64)  # by move
 
     def best(self) -> int:
         return int(np.argmin(self.seconds))
@@ -186,7 +192,7 @@ class Descent:
         joint: list[Points] = []
         of: list[int] = []
         for k, by_axis in enumerate(chosen):
-            together = _taken_together(here[k], rows[list(by_axis.values())]) if len(by_axis) > 1 else []
+            together = _joint_moves(here[k], rows[list(by_axis.values())]) if len(by_axis) > 1 else []
             joint += together
             of += [k] * len(together)
         goals = {k: (judged[i], rows[i]) for k, by_axis in enumerate(chosen) for i in list(by_axis.values())[:1]}
@@ -203,26 +209,16 @@ class Descent:
                 self.sweep(slack / k)
 
 
-def _taken_together(point: Points, rows: Points) -> list[Points]:
-    """Returns the points after the first two, the first four and all of the moves.
-
-    Each of `rows` is `point` after a single move.
-    """
-    found: list[Points] = []
+def _joint_moves(point: Points, rows: Points) -> list[Points]:
+    """Returns the points after the first two, the first four and all moves; each of `rows` is one move."""
+    joint: list[Points] = []
     together = point.copy()
     for n, row in enumerate(rows, 1):
         changed = row != point
         together[changed] = row[changed]
-        if n in (2, 4) or (n == len(rows) and n > 1):
-            found.append(together.copy())
-    return found
-
-
-def _axes_of_moves(sketch: Sketch) -> NDArray[np.int64]:
-    """Returns, for every move, the number of the axis of its knob."""
-    names = [k.axis or k.name for k in sketch.knobs]
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array([numbers[names[m.knob]] for m in moves_of(sketch.knobs)], dtype=np.int64)
+        if n > 1 and n in (2, 4, len(rows)):
+            joint.append(together.copy())
+    return joint
 
 
 class _Component:
@@ -275,8 +271,7 @@ class _Draft:
         return point if self.seconds < np.inf else self.sketch.repair(point[None])[0]
 
     def settle(self, kicks: int) -> None:
-        """Composes the best points of the components; with `kicks`, or if the composed point is illegal, descends
-        again.
+        """Composes the best points of the components; with `kicks`, or if the result is illegal, descends again.
 
         Components descend one after the other, the slowest first, with the other components fixed.
         """

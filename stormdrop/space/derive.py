@@ -63,13 +63,13 @@ def enumerate_structures(variant: Variant, target: Target, rules: Sequence[Rule]
 
 
 def _enumerated(variant: Variant, target: Target, rules: Sequence[Rule], attaching: bool) -> list[Structure]:
-    found = [initial(variant)]
+    structures = [initial(variant)]
     known: dict[object, Stage] = {}
     for rule in rules:
-        found = [done for s in found for done in _explore(s, rule, target, known, attaching)]
-        if len(found) > MAX_STRUCTURES:  # an even subsample that keeps the first
-            found = [found[i * len(found) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
-    return found
+        structures = [done for s in structures for done in _explore(s, rule, target, known, attaching)]
+        if len(structures) > MAX_STRUCTURES:  # an even subsample that keeps the first
+            structures = [structures[i * len(structures) // MAX_STRUCTURES] for i in range(MAX_STRUCTURES)]
+    return structures
 
 
 def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage], attaching: bool) -> list[Structure]:
@@ -84,18 +84,16 @@ def _explore(s: Structure, rule: Rule, target: Target, known: dict[object, Stage
         if not waiting:
             finished.append(state)
             continue
-        present = {stage.id for stage in state.stages}
-        if waiting[0] not in present:
+        if all(stage.id != waiting[0] for stage in state.stages):
             open_states.append((state, waiting[1:]))
             continue
         stage = state.stage(waiting[0])
         for args in reversed(list(rule.options(state, stage, target))):
-            nexts = state if args is None else _shared(_apply(state, rule, stage, args), state, known)
+            nexts = state
+            if args is not None:
+                changed = _apply(state, rule, stage, args)
+                old = set(state.stages)
+                nexts = changed.with_stages(x if x in old else known.setdefault(x.content, x) for x in changed.stages)
             if attaching or all(r.host is None for r in nexts.stages):
                 open_states.append((nexts, waiting[1:]))
     return finished
-
-
-def _shared(s: Structure, before: Structure, known: dict[object, Stage]) -> Structure:
-    old = set(before.stages)
-    return s.with_stages(stage if stage in old else known.setdefault(stage.content, stage) for stage in s.stages)

@@ -35,24 +35,18 @@ MOST_TURNS = 12
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Points of one sketch with the measured seconds of their programs.
-
-    Seconds are comparable within a `group` (a task at a temperature).
-    """
+    """Points of one sketch with the measured seconds of their programs."""
 
     sketch: Sketch
     points: Points
     seconds: Floats
     group: str
+    """A task at a temperature: the seconds of a group are comparable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted coefficients, and their gain.
-
-    Errors and regrets come from cross-validation: `FOLDS` times, the coefficients are fitted to some tasks and judged
-    by the remaining tasks.
-    """
+    """Fitted coefficients; their errors and regrets come from cross-validation with `FOLDS` folds of tasks."""
 
     coefficients: CpuCoefficients
     programs: int
@@ -118,13 +112,13 @@ class _Data:
         by_group: dict[str, list[Observation]] = {}
         for o in observations:
             by_group.setdefault(o.group, []).append(o)
-        kept = [found for found in by_group.values() if sum(len(o.seconds) for o in found) > 1]
+        kept = [group for group in by_group.values() if sum(len(o.seconds) for o in group) > 1]
         self.groups = len(kept)
-        self.programs = sum(len(o.seconds) for found in kept for o in found)
+        self.programs = sum(len(o.seconds) for group in kept for o in group)
         self._estimates: list[list[tuple[ColumnProgram, Points]]] = []
         self._seconds: list[Floats] = []
-        for found in kept:
-            pieces = [(piece, o) for o in found for piece in _pieces(target, o)]
+        for group in kept:
+            pieces = [(piece, o) for o in group for piece in _pieces(target, o)]
             self._estimates.append([(program, points) for (program, points, _), _ in pieces])
             self._seconds.append(np.concatenate([o.seconds[rows] for (_, _, rows), o in pieces]))
 
@@ -149,13 +143,13 @@ class _Data:
 
     def _priors(self, group: int, coefficients: Floats) -> Floats:
         """Returns the estimated seconds of a group's programs, a row for each row of coefficients."""
-        found: list[Floats] = []
+        priors: list[Floats] = []
         for program, points in self._estimates[group]:
             n, m = len(coefficients), len(points)
             columns = np.concatenate([np.tile(points.T, n), np.repeat(coefficients.T, m, axis=1)])
             (values,) = program.run(np.ascontiguousarray(columns, dtype=np.float64))
-            found.append(np.broadcast_to(values, n * m).reshape(n, m))
-        return np.concatenate(found, axis=1)
+            priors.append(np.broadcast_to(values, n * m).reshape(n, m))
+        return np.concatenate(priors, axis=1)
 
 
 def _pieces(target: Cpu, o: Observation) -> list[tuple[ColumnProgram, Points, NDArray[np.int64]]]:
@@ -169,12 +163,12 @@ def _pieces(target: Cpu, o: Observation) -> list[tuple[ColumnProgram, Points, ND
     if o.sketch.structure.splits:
         parts = o.points[:, names.index(PARTS)]
         groups = [np.flatnonzero(parts == value) for value in np.unique(parts)]
-    found: list[tuple[ColumnProgram, Points, NDArray[np.int64]]] = []
+    pieces: list[tuple[ColumnProgram, Points, NDArray[np.int64]]] = []
     for members in groups:
         structure = o.sketch.at(o.sketch.values(o.points[members[0]]))
         tape, columns = traced((*names, *FITTED))
         symbolic = replace(target.coefficients, **{name: columns[name] for name in FITTED})
         of_machine = replace(target, temperature=o.sketch.target.temperature, coefficients=symbolic)
         assessment = CpuJudge(of_machine).assess(structure, columns)
-        found.append((tape.program([assessment.prior]), o.points[members], members))
-    return found
+        pieces.append((tape.program([assessment.prior]), o.points[members], members))
+    return pieces

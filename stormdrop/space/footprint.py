@@ -41,10 +41,7 @@ from stormdrop.target.coefficients import CpuCoefficients
 
 
 def box_bytes(o: Operand, lens: Mapping[Axis, Num], line_bytes: int) -> Num:
-    """Returns the bytes of an operand's box, given the length of every axis.
-
-    A row shorter than a cache line counts as a line.
-    """
+    """Returns the bytes of an operand's box, given the length of every axis; a shorter row counts as a cache line."""
     if o.packed:
         return prod_of([lens[a] for a in o.axes]) * o.itemsize
     size: Num = o.itemsize
@@ -70,25 +67,20 @@ def body_cost(stage: Stage, coefficients: CpuCoefficients) -> tuple[float, float
     finish = _operations(stage.finish, coefficients)
     if not stage.is_reduction:
         return 0.0, finish
-    if stage.unrolled:  # coefficients are literals
+    op = stage.body.op if isinstance(stage.body, Bin) else ""
+    if stage.unrolled or op == "dot":  # coefficients are literals; a dot is one instruction
         return 1.0, finish
-    if isinstance(stage.body, Bin) and stage.body.op == "dot":  # one instruction; pairs are loaded as one element
-        return 1.0, finish
-    fused = isinstance(stage.body, Bin) and stage.body.op == "mul" and stage.combiner == "sum"
+    fused = op == "mul" and stage.combiner == "sum"
     combine = 0.0 if fused else 1.0 if stage.combiner in ("sum", "prod") else coefficients.minmax_operations
     return max(1.0, _operations(stage.body, coefficients) + combine), finish
 
 
 def _operations(e: Expr, coefficients: CpuCoefficients) -> float:
-    of_binary = {
-        "pow": coefficients.pow_operations,
-        "fmod": coefficients.fmod_operations,
-        "div": coefficients.division_operations,
-        "min": coefficients.minmax_operations,
-        "max": coefficients.minmax_operations,
-    }
-    of_call = dict.fromkeys(TRANSCENDENTAL, coefficients.function_operations)
-    of_call |= dict.fromkeys(("sqrt", "rsqrt"), coefficients.root_operations)
+    k = coefficients
+    of_binary = {"pow": k.pow_operations, "fmod": k.fmod_operations, "div": k.division_operations}
+    of_binary |= dict.fromkeys(("min", "max"), k.minmax_operations)
+    of_call = dict.fromkeys(TRANSCENDENTAL, k.function_operations)
+    of_call |= dict.fromkeys(("sqrt", "rsqrt"), k.root_operations)
     total = 0.0
     for n in walk(e):
         if n.dtype in ("i64", "bool"):
@@ -113,10 +105,7 @@ class StageCost:
         coefficients: CpuCoefficients,
         folds_broadcasts: bool = True,
     ) -> None:
-        """`executions` counts the runs of the nest, 1 for a root stage.
-
-        The last operand is the store. `folds_broadcasts`: a multiply-add broadcasts an element of memory to all lanes.
-        """
+        """`executions` counts the runs of the nest, 1 for a root stage. The last operand is the store."""
         self.tiling, self.executions, self.operands = tiling, executions, operands
         self.stage, self._coefficients = tiling.stage, coefficients
         k = coefficients
@@ -146,10 +135,7 @@ class StageCost:
             self.loads = self.loads + self._load_slots(o)
 
     def _load_slots(self, o: Operand) -> Num:
-        """Returns the load slots of one operand in one step. A contiguous vector load is one slot.
-
-        Rows of an unrolled sliding window share loads: (rows + window - 1) / window per step.
-        """
+        """Returns the load slots of one operand in one step: one for a contiguous vector; windows share loads."""
         stage, tiling, coefficients = self.stage, self.tiling, self._coefficients
         count: Num = 1
         for a in stage.axes:
@@ -166,7 +152,7 @@ class StageCost:
         return count * tiling.vectors * slots
 
     def _distinct_rows(self, o: Operand, axis: Axis) -> Num:
-        """Returns the rows of the tile along `axis` that a step loads: some of them for an unrolled sliding window."""
+        """Returns the rows of the tile along `axis` that a step loads."""
         stage, rows = self.stage, self.tile[axis]
         inner = stage.reduce_axes[-1] if stage.is_reduction else None
         if inner is None or inner is stage.vector:
@@ -218,7 +204,9 @@ class StageCost:
             return minimum(self.accumulators, self._coefficients.most_unrolled_rows) * t.vectors
         operand: Num = t.vectors if stage.vector is not None and not stage.vector_is_reduced else 1
         inner = stage.reduce_axes[-1]
-        if _slides(stage, self.operands) and inner.extent > 1 and inner is not stage.vector:
+        indices = [i for o in self.operands for i in o.indices]
+        slides = any(affine(i).coefficient(inner) and not axes_of(i).isdisjoint(stage.axes) for i in indices)
+        if slides and inner.extent > 1 and inner is not stage.vector:
             operand = where(t.unroll > 1, operand * minimum(t.unroll, inner.extent), operand)
         return self.accumulators + operand + 1.0
 
@@ -236,9 +224,7 @@ class StageCost:
 
     @cached_property
     def lines_per_set(self) -> Num:
-        """About the most rows of an operand's register tile that map to the same L1 set. Rows along an axis spread over
-        as many sets as their stride reaches.
-        """
+        """About the most rows of an operand's register tile in one L1 set: their stride decides how far rows spread."""
         worst: Num = 1.0
         way = self._coefficients.way_bytes
         for o in self.operands[:-1]:
@@ -289,8 +275,7 @@ class StageCost:
         return boxes
 
     def moved_bytes(self) -> list[list[Num]]:
-        """Returns, by operand and loop, the bytes loaded if every iteration loads the operand's box inside the loop
-        anew.
+        """Returns the bytes loaded, by operand and loop, if every iteration loads the box inside the loop anew.
 
         An operand that is invariant in the loop is loaded once per execution of the loop.
         """
@@ -306,11 +291,10 @@ class StageCost:
         ]
 
     def fetched(self, threads: int, local: Collection[Tensor]) -> tuple[Num, Num]:
-        """Returns the bytes that all threads together fetch into their private caches. The first number counts
-        constants, the second tensors that every run writes anew, usually on another core.
+        """Returns the bytes that all threads fetch into their private caches: of constants, and of tensors that every
+        run writes anew, usually on another core. `local` holds the tensors that a unit computes itself.
 
         A thread executes consecutive units of the parallel loop. A box that several of its units share is fetched once.
-        `local` holds the tensors that a unit computes itself, without a fetch.
         """
         constant: Num = 0
         written: Num = 0
@@ -339,10 +323,9 @@ class StageCost:
         return constant, written
 
     def traffic(self, moved: list[Num], capacity: float) -> Num:
-        """Returns the bytes moved into a cache of `capacity` bytes.
+        """Returns the bytes moved into a cache of `capacity` bytes; none for a stage that fits as a whole.
 
-        Each box inside the outermost loop with boxes that fit together is loaded once. A stage that fits as a whole is
-        resident: no traffic. `moved` holds bytes by loop (`moved_bytes`), of one operand or summed.
+        Each box inside the outermost loop with boxes that fit together is loaded once. `moved` holds bytes by loop.
         """
         best, totals = moved[0], self.boxes.totals
         for p in range(1, len(self.boxes.loops)):
@@ -357,12 +340,6 @@ class Boxes(NamedTuple):
     footprints: list[list[Num]]  # bytes, by operand
     totals: list[Num]  # footprints, summed over operands
     blocks: list[Num]  # the number of such boxes in the whole stage
-
-
-def _slides(stage: Stage, ops: tuple[Operand, ...]) -> bool:
-    """Returns whether some index depends on both the innermost reduce axis and a spatial axis: a sliding window."""
-    inner, spatial = stage.reduce_axes[-1], set(stage.axes)
-    return any(affine(i).coefficient(inner) and not spatial.isdisjoint(axes_of(i)) for o in ops for i in o.indices)
 
 
 def density(stage: Stage) -> float:
@@ -398,14 +375,11 @@ def variants(tiling: Tiling) -> Num:
     stage = tiling.stage
     total: Num = 1
     for a in stage.axes:
-        if a is stage.vector:
+        t, extent = tiling.tile(a), tiling.extent[a]
+        if a is stage.vector or is_one(t):
             continue
-        t = tiling.tile(a)
-        if is_one(t):
-            continue
-        exact = is_multiple(tiling.extent[a], t)
-        if stage.host is None or (isinstance(tiling.extent[a], int) and tiling.extent[a] == a.extent):
-            total = total * where(exact, 1, 2)
-        else:
-            total = total * where(t > 1, where(tiling.extent[a] >= a.extent, where(exact, 1, 2), 4), 1)
+        remainders = where(is_multiple(extent, t), 1, 2)
+        if stage.host is not None and not (isinstance(extent, int) and extent == a.extent):
+            remainders = where(t > 1, where(extent >= a.extent, remainders, 4), 1)
+        total = total * remainders
     return total

@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
-from stormdrop.space import gpu_features
 from stormdrop.space.block_cost import LINE_BYTES, BlockCost
 from stormdrop.space.columns import (
     Num,
@@ -39,10 +36,10 @@ from stormdrop.space.columns import (
 )
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import body_cost, density
-from stormdrop.space.knobs import knobs_of
+from stormdrop.space.knobs import smallest_values
 from stormdrop.space.matrix_cost import MatrixCost
 from stormdrop.space.nest import is_copy, nest_of
-from stormdrop.space.operands import stage_operands
+from stormdrop.space.operands import packed_tensors, stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CPU_COEFFICIENTS
@@ -58,15 +55,33 @@ SPARED_REGISTERS = 16
 rely on the saving."""
 
 
+BOUNDS = ("issue", "shared", "global", "latency", "waves", "l2", "dram")
+OPERANDS = 3
+FEATURES = FeatureSet(
+    version=2,
+    names=(
+        "prior",
+        *BOUNDS,
+        *("phases", "stages", "blocks", "threads", "warps", "resident", "registers", "shared_bytes", "code"),
+        *("accumulators", "instances", "lanes", "steps", "reduce_blocks", "unroll", "peel", "depth", "tiles"),
+        *("reduce_threads", "residents", "group", "turned_operands", "pieces"),
+        *("thread_instructions", "step_instructions", "l2_bytes", "nominal"),
+        *(f"operand{k}.{what}" for k in range(OPERANDS) for what in ("loads", "width", "coalesced")),
+        *("other_seconds", "other_blocks"),
+    ),
+    terms=(*BOUNDS, "other_seconds"),
+    ratios=(("prior", "nominal"), ("thread_instructions", "steps"), ("l2_bytes", "nominal"), ("blocks", "resident")),
+)
+"""Unprefixed names describe the phase with the most work; `other_*` all other phases."""
+
+
 @dataclass(frozen=True, eq=False)
 class GpuJudge:
     """See `stormdrop.space.judge.Judge`."""
 
     target: Gpu
 
-    @property
-    def features(self) -> FeatureSet:
-        return gpu_features.FEATURES
+    features: ClassVar = FEATURES
 
     def assess(self, s: Structure, values: Mapping[str, Num]) -> GpuAssessment:
         return GpuAssessment(self, s, values)
@@ -80,16 +95,15 @@ class GpuJudge:
         total, target = 0.0, self.target
         for stage in s.stages:
             if stage.level is not ComputeAt.LOAD:
-                steps = prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
                 body, _ = body_cost(stage, CPU_COEFFICIENTS)
-                steps = steps * density(stage) if stage.unrolled else steps
+                steps = stage.points * (density(stage) if stage.unrolled else 1)
                 total += steps * body / (target.fma_lanes * target.multiprocessors * target.clock_ghz * 1e9)
                 total += target.coefficients.launch_seconds * (stage.host is None)
         return total * 0.5
 
     def fits(self, s: Structure) -> bool:
         """Returns whether the shared memory of the smallest point is within the limit."""
-        smallest = self.assess(s, {knob.name: knob.choices[0] for knob in knobs_of(s, self.target)})
+        smallest = self.assess(s, smallest_values(s, self.target))
         return all(float(phase.shared_bytes) <= self.target.shared_bytes_per_block for phase in smallest.phases)
 
 
@@ -98,11 +112,6 @@ class GpuAmounts(NamedTuple):
 
     seconds: Num
     misfits: Num  # components that break a constraint of their own
-
-
-@memoised()
-def _packed_tensors(s: Structure) -> frozenset[Tensor]:
-    return frozenset(stage.tensor for stage in s.stages if is_copy(stage))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +125,10 @@ class PhaseCost:
     @property
     def stages(self) -> tuple[BlockCost, ...]:
         return (self.root, *self.inside)
+
+    @property
+    def points(self) -> int:
+        return sum(c.stage.points for c in self.stages)
 
     # ---- what a block needs ------------------------------------------------------------------------------------------
 
@@ -188,14 +201,12 @@ class PhaseCost:
         by_registers = t.registers_per_multiprocessor / (registers * self.warps * WARP)
         by_shared = t.shared_bytes_per_multiprocessor / (self.shared_bytes + 1024)
         by_threads = t.threads_per_multiprocessor / (self.warps * WARP)
-        found = minimum(minimum(by_registers, by_shared), minimum(by_threads, t.blocks_per_multiprocessor))
-        return maximum(1, rounded_down(found))
+        most = minimum(minimum(by_registers, by_shared), minimum(by_threads, t.blocks_per_multiprocessor))
+        return maximum(1, rounded_down(most))
 
     @cached_property
     def issue_cycles(self) -> Num:
-        """Cycles of one block to issue: warp instructions over the issue rate of a multiprocessor, or matrix products
-        over the rate of matrix products.
-        """
+        """Cycles of one block to issue: warp instructions, or matrix products, over their rate of a multiprocessor."""
         k = self.target.coefficients
         rate = k.issue_per_cycle * self.target.fma_lanes / 128.0
         issued = sum_of([c.warps * c.thread_instructions for c in self.stages]) / rate
@@ -216,20 +227,12 @@ class PhaseCost:
 
     @cached_property
     def shared_cycles(self) -> Num:
-        return (
-            sum_of([c.shared_cycles for c in self.stages])
-            * LINE_BYTES
-            / self.target.coefficients.shared_bytes_per_cycle
-        )
+        nbytes = sum_of([c.shared_cycles for c in self.stages]) * LINE_BYTES
+        return nbytes / self.target.coefficients.shared_bytes_per_cycle
 
     @cached_property
     def global_cycles(self) -> Num:
         return sum_of([c.global_cycles for c in self.stages]) / self.target.coefficients.load_issue_per_cycle
-
-    @property
-    def _l2_bytes_per_cycle(self) -> float:
-        """The L2 bandwidth of one multiprocessor if all multiprocessors read."""
-        return self.target.l2_gbs / (self.target.multiprocessors * self.target.clock_ghz)
 
     @cached_property
     def latency_cycles(self) -> Num:
@@ -241,7 +244,8 @@ class PhaseCost:
             blocks, depth = self.root.reduce_blocks, self.root.tiling.depth
             own = self.root.steps * self.root.step_cycles * maximum(1.0, self.root.warps / 4) / blocks
             hidden = maximum(0.0, k.memory_cycles / maximum(1, depth - 1) - own)
-            transferred = sum_of([c.l2_bytes / c.executions for c in copies]) / self._l2_bytes_per_cycle
+            l2_bytes_per_cycle = self.target.l2_gbs / (self.target.multiprocessors * self.target.clock_ghz)
+            transferred = sum_of([c.l2_bytes / c.executions for c in copies]) / l2_bytes_per_cycle
             hidden = where(self._waits_for_loads, maximum(hidden, 0.5 * k.memory_cycles), hidden)
             exposed = where(depth <= 1, k.memory_cycles + transferred, hidden)
             waits = where(depth > 1, k.barrier_cycles, 2 * k.barrier_cycles)
@@ -306,17 +310,15 @@ class PhaseCost:
         total = bound + 0.1 * (terms["l2"] + terms["global"])
         tiling = self.root.tiling
         fetched = maximum(0.0, self.code - k.cached_instructions) / k.fetch_scale
-        preference = (
-            fetched + self.code / k.code_scale + 1e-4 * (tiling.residents + tiling.group)
-        )  # of equals take the simplest
+        # of equals take the simplest
+        preference = fetched + self.code / k.code_scale + 1e-4 * (tiling.residents + tiling.group)
         return total * (1.0 + preference) + k.launch_seconds
 
 
 def _bound(a: Num, b: Num) -> Num:
-    """Returns the time of two overlapping activities: about the longer time, and more if both times are equal.
+    """Returns the time of two overlapping activities: the fourth root of the sum of the fourth powers.
 
-    The bound is the fourth root of the sum of fourth powers: 1.19 times either time if both are equal. The exponent was
-    fitted to products on an H200.
+    Two equal times give 1.19 times either. The exponent was fitted to products on an H200.
     """
     squares = a * a, b * b
     return square_root(square_root(squares[0] * squares[0] + squares[1] * squares[1]))
@@ -331,14 +333,13 @@ class GpuAssessment:
 
     @cached_property
     def phases(self) -> list[PhaseCost]:
-        roots = [x for x in self.structure.stages if x.level is ComputeAt.PHASE]
-        found: list[PhaseCost] = []
-        for root in roots:
+        phases: list[PhaseCost] = []
+        for root in (x for x in self.structure.stages if x.level is ComputeAt.PHASE):
             inside = self.structure.attached(root)
             shared = frozenset(x.tensor for x in inside)
             costs = [self._cost(x, shared) for x in (root, *inside)]
-            found.append(PhaseCost(self.target, costs[0], tuple(costs[1:])))
-        return found
+            phases.append(PhaseCost(self.target, costs[0], tuple(costs[1:])))
+        return phases
 
     def _cost(self, stage: Stage, shared: frozenset[Tensor]) -> BlockCost:
         tiling = self.tilings[stage.id]
@@ -346,12 +347,11 @@ class GpuAssessment:
         if stage.level is ComputeAt.REDUCE_BLOCK and stage.reader is not None:
             reader = self.tilings[stage.reader]
             blocks = prod_of([reader.outer_reduce_trips(a) for a in reader.stage.reduce_axes])
-            serial = [
-                reader.trips[level] for level in reader.trips if level.axis.kind == "spatial" and level.number == 1
-            ]
-            executions = blocks * prod_of(serial)
+            executions = blocks * prod_of(
+                [n for x, n in reader.trips.items() if x.axis.kind == "spatial" and x.number == 1]
+            )
             assert nest_of(reader.stage).outside_reduction == 1
-        operands = stage_operands(stage, _packed_tensors(self.structure))
+        operands = stage_operands(stage, packed_tensors(self.structure))
         depth = self.tilings[stage.reader].depth if is_copy(stage) and stage.reader is not None else 1
         copies = {x.tensor: self.tilings[x.id] for x in self.structure.stages if x.reader == stage.id}
         kind = BlockCost if stage.matrix is None else MatrixCost
@@ -363,10 +363,7 @@ class GpuAssessment:
 
     @cached_property
     def seconds(self) -> Num:
-        total: Any = 0.0
-        for phase in self.phases:
-            total = total + phase.seconds
-        return total
+        return sum_of([phase.seconds for phase in self.phases])
 
     @property
     def prior(self) -> Num:
@@ -378,4 +375,26 @@ class GpuAssessment:
 
     @property
     def features(self) -> list[Num]:
-        return gpu_features.features(self)
+        """The `FEATURES` of points, before log2(1 + x)."""
+        phases = self.phases
+        main = max(phases, key=lambda phase: phase.points)
+        c = main.root
+        others = [phase for phase in phases if phase is not main]
+        values: list[Num] = [self.prior * 1e9, *(main.terms[name] * 1e9 for name in BOUNDS)]
+        values += [float(len(phases)), float(len(self.structure.stages)), main.blocks, main.threads, main.warps]
+        values += [main.resident, main.registers, main.shared_bytes, main.code]
+        values += [c.accumulators, c.instances, float(c.tiling.lanes), c.steps, c.reduce_blocks, c.tiling.unroll]
+        values += [c.tiling.peel, c.tiling.depth, c.tiles, c.tiling.reduce_threads]
+        copies = [x.tiling for x in main.inside if is_copy(x.stage)]
+        values += [c.tiling.residents, c.tiling.group]
+        values += [sum_of([t.layout for t in copies]), prod_of([t.pieces for t in copies])]
+        values += [c.thread_instructions, c.step_instructions, main.l2_bytes, float(main.points)]
+        loads = c.loads[:OPERANDS]
+        for o, n, width in loads:
+            values += [n, width, float(c.is_coalesced(o))]
+        values += [0.0] * (3 * (OPERANDS - len(loads)))
+        most_blocks: Num = 0.0
+        for phase in others:
+            most_blocks = maximum(most_blocks, phase.blocks)
+        values += [sum_of([phase.seconds for phase in others]) * 1e9, most_blocks]
+        return values

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stormdrop.ir.tensor import Task
 from stormdrop.space.columns import Num
 from stormdrop.space.cpu_judge import CpuJudge
 from stormdrop.space.features import FeatureSet
@@ -43,11 +44,12 @@ class Judge(Protocol):
 
     `assess` takes the values of a structure's knobs. `combined` takes the amounts summed over a program's components
     (`Structure.components`), a column per point; it returns estimated seconds, infinite if the program is illegal.
-    `least_seconds` is a lower bound over all points. `fits` returns whether the smallest point fits into memory.
+    `least_seconds` is a lower bound over all points of a structure. `fits` returns whether the smallest point fits into
+    memory.
     """
 
-    @property
-    def features(self) -> FeatureSet: ...
+    features: ClassVar[FeatureSet]
+
     def assess(self, s: Structure, values: Mapping[str, Num]) -> Assessment: ...
     def combined(self, s: Structure, amounts: NDArray[np.float64]) -> NDArray[np.float64]: ...
     def least_seconds(self, s: Structure) -> float: ...
@@ -61,3 +63,14 @@ def judge_of(target: Target) -> Judge:
             return CpuJudge(target)
         case Gpu():
             return GpuJudge(target)
+
+
+def arithmetic_seconds(task: Task, target: Target) -> float:
+    """Returns the least time of a task's operations on one core of a CPU, or on a whole GPU."""
+    return task.flops / (target.peak_gflops * 1e9)
+
+
+def least_seconds(task: Task, target: Target) -> float:
+    """Returns a lower bound of a task's seconds, from its operations and its bytes alone."""
+    cores = target.threads if isinstance(target, Cpu) else 1
+    return max(arithmetic_seconds(task, target) / cores, task.minimal_bytes / (target.l3_gbs * 1e9))

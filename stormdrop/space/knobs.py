@@ -9,19 +9,7 @@ from dataclasses import dataclass, replace
 from stormdrop.ir.expr import Axis
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import transposing_axis
-from stormdrop.space.nest import (
-    Trips,
-    cuts,
-    depth_knob,
-    group_knob,
-    layout_knob,
-    nest_of,
-    peel_knob,
-    pieces_knob,
-    residents_knob,
-    unroll_knob,
-    vectors_knob,
-)
+from stormdrop.space.nest import Cut, Nest, Trips, cuts, nest_of, setting_knobs
 from stormdrop.space.rules import FEWEST_PARTS, SPLIT_TILE, even_parts
 from stormdrop.space.structure import OpenSplit, Stage, Structure
 from stormdrop.space.tiling import cooperative_lanes, granules_of, power_above
@@ -35,7 +23,6 @@ LIKELY_BLOCKS = 2  # of a multiprocessor
 
 
 TILE_UNITS = frozenset({"trips", "rows", "few rows", "vectors"})
-GROUPS = (1, 2, 4, 8, 16)
 MOST_SPLIT_STEPS = 2
 """The most steps of split operands in one trip of a loop. With more steps the assembler holds too many parts at
 once."""
@@ -43,22 +30,20 @@ once."""
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One coordinate of a point.
-
-    `unit` is the unit of a value. Units of tiles are trips, rows and few rows (of the register tile), vectors, and
-    steps (unroll factor). Further units are parts (of a reduction), depth (of a pipeline), pieces (of a vector),
-    residents (blocks of a multiprocessor), group (rows of blocks), and flag.
-    """
+    """One coordinate of a point."""
 
     name: str
-    choices: tuple[int, ...]  # ascending
+    choices: tuple[int, ...]
+    """The values, ascending."""
     unit: str = "trips"
+    """The unit of a value. Tiles have trips, rows, few rows and vectors; `steps` is an unroll factor.
+
+    The remaining units are parts, depth, pieces, residents, group and flag (`nest.setting_knobs`).
+    """
 
     @property
     def axis(self) -> str | None:
-        """The axis that the knob tiles, e.g. `s2.a0`; None if the knob is not a tile size. Knobs of the same axis can
-        exchange factors.
-        """
+        """The axis that the knob tiles, e.g. `s2.a0`; it may have several knobs. None if the knob is no tile size."""
         return None if self.unit not in TILE_UNITS else self.name.rpartition(".")[0] or None
 
     @property
@@ -66,10 +51,7 @@ class Knob:
         return (self.axis or self.name).rpartition(".")[0]
 
     def nearest(self, value: float) -> int:
-        """Returns the choice closest to a value by ratio, the smaller on a tie.
-
-        Numbers below one half count as one half.
-        """
+        """Returns the choice closest by ratio, the smaller on a tie; numbers below one half count as one half."""
         above = bisect_left(self.choices, value)
         if above in (0, len(self.choices)):
             return self.choices[max(0, above - 1)]
@@ -102,9 +84,7 @@ def register_choices(extent: int) -> tuple[int, ...]:
 
 
 def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
-    """Returns the choices of rows for a stage without reuse: at most 8, on the two innermost axes but the vector axis.
-    Such a stage gains little from rows.
-    """
+    """Returns the rows of a stage without reuse: at most 8, on the two innermost axes but the vector axis."""
     if axis is transposing_axis(stage):
         return _up_to(axis.extent, (1, 2, 4, 8, 16))
     inner = [a for a in stage.axes if a is not stage.vector][-2:]
@@ -114,23 +94,25 @@ def _few_rows(stage: Stage, axis: Axis) -> tuple[int, ...]:
 
 def knobs_of(s: Structure, target: Target) -> tuple[Knob, ...]:
     """Returns the knobs of all stages; `parts` is not among them."""
-    found: list[Knob] = []
+    knobs: list[Knob] = []
     for stage in s.stages:
-        is_cooperative = nest_of(stage).is_cooperative
-        found += (
-            _block_knobs(s, stage, target.vector_bytes) if is_cooperative else _stage_knobs(stage, target.vector_bytes)
-        )
-    return tuple(found)
+        if nest_of(stage).is_cooperative:
+            knobs += _block_knobs(s, stage, target.vector_bytes)
+        else:
+            knobs += _stage_knobs(stage, target.vector_bytes)
+    return tuple(knobs)
+
+
+def smallest_values(s: Structure, target: Target) -> dict[str, int]:
+    """Returns the smallest choice of every knob."""
+    return {knob.name: knob.choices[0] for knob in knobs_of(s, target)}
 
 
 PARTS = "parts"
 
 
 def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
-    """Returns the number of parts of every open split: powers of two and power-of-two multiples of the threads.
-
-    All splits share the knob. Its choices are few: each choice needs a structure and a trace of its own.
-    """
+    """Returns the knob of the parts of all open splits: few choices, since each needs a structure and a trace."""
     counts = {2 << k for k in range(8)} | {target.threads << k for k in range(4)}
     most = max(FEWEST_PARTS, MOST_PARTS_PER_THREAD * target.threads)
     if isinstance(target, Gpu):
@@ -142,8 +124,7 @@ def parts_knob(splits: Sequence[OpenSplit], target: Target) -> Knob:
 def likely_parts(splits: Sequence[OpenSplit], target: Target) -> tuple[int, ...]:
     """Returns the choices of `parts` worth an estimate before any measurement.
 
-    `ideal` parts give every multiprocessor of a GPU `LIKELY_BLOCKS` blocks of a typical tile; the choices go from about
-    `ideal` to six times as many.
+    `ideal` parts give every multiprocessor of a GPU `LIKELY_BLOCKS` blocks of a typical tile.
     """
     choices = parts_knob(splits, target).choices
     if not isinstance(target, Gpu):
@@ -174,90 +155,91 @@ def _block_knobs(s: Structure, stage: Stage, vector_bytes: int) -> tuple[Knob, .
     """Returns the knobs of a stage in a thread block."""
     lanes, granules = cooperative_lanes(s, stage, vector_bytes), granules_of(s, stage, vector_bytes)
     nest = nest_of(stage)
-    has_reuse = nest.stages_operands
     kinds = {level.number: level.kind for level in nest.spatial}
-    found: list[Knob] = []
+    knobs: list[Knob] = []
     for axis, levels in cuts(stage):
+        granule = granules.get(axis, 1)
         steps = -(-axis.extent // granules.get(axis, lanes if axis is stage.vector else 1))
-        for cut in reversed(levels):
-            if cut.source is not Trips.KNOB:
-                continue
-            name = cut.knob
-            if axis.kind == "reduce" and nest.reduces_across_threads:
-                found.append(Knob(name, _up_to(power_above(steps), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))))
-            elif axis.kind == "reduce":
-                most = min(steps, MOST_REDUCE_BLOCK // granules.get(axis, 1))
-                few = (
-                    (1, 2, 3, 4, 8, 16, 32, 64) if stage.matrix is not None else (*range(1, 9), 12, 16, 24, 32, 48, 64)
-                )
-                found.append(Knob(name, _up_to(most, few)))
-            elif kinds[cut.loop.number] is LoopKind.VIRTUAL_THREAD:
-                found.append(Knob(name, _up_to(steps, (1, 2, 4)), "few rows"))
-            elif kinds[cut.loop.number] is LoopKind.WARP:
-                found.append(Knob(name, _up_to(steps, (1, 2, 4, 8))))
-            elif stage.matrix is not None:
-                is_group = axis in granules
-                found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 6, 8, 16) if is_group else (1, 2, 4, 7, 8)), "rows"))
-            elif kinds[cut.loop.number] is LoopKind.THREAD:
-                most = min(steps, MOST_TILE_THREADS) if has_reuse else steps
-                even = {-(-steps // n) for n in range(1, 5)}
-                found.append(
-                    Knob(name, tuple(c for c in sorted({*THREAD_CHOICES, *even}) if c <= min(1024, max(1, most))))
-                )
-            elif axis is stage.vector:
-                found.append(Knob(name, _up_to(steps, (1, 2, 4)), "vectors"))
-            elif has_reuse:
-                found.append(Knob(name, _up_to(steps, (1, 2, 3, 4, 5, 6, 7, 8)), "rows"))
+        for cut in _tuned(levels):
+            if axis.kind == "reduce":
+                knobs.append(Knob(cut.knob, _reduce_choices(stage, nest, steps, granule)))
             else:
-                found.append(Knob(name, _few_rows(stage, axis), "few rows"))
-    name = depth_knob(stage)
-    if name is not None:
-        has_copies = any(copy.reader == stage.id for copy in s.stages)
-        found.append(Knob(name, (1, 2, 3, 4) if has_copies else (1,), "depth"))
-    name = unroll_knob(stage)
-    if name is not None:
-        inner = stage.reduce_axes[-1].extent
-        most = 32 if stage.matrix is None or stage.matrix.kernel.products == 1 else MOST_SPLIT_STEPS
-        found.append(Knob(name, _up_to(min(inner, most), sorted({1, 2, 4, 8, 16, 32, inner})), "steps"))
-    name = peel_knob(stage)
-    if name is not None:
-        found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
-    others = (
-        (layout_knob, (0, 1), "flag"),
-        (pieces_knob, _up_to(lanes, (1, 2, 4)), "pieces"),
-        (residents_knob, (1, 2, 3, 4), "residents"),
-        (group_knob, GROUPS, "group"),
-    )
-    found += [Knob(name, choices, unit) for knob, choices, unit in others if (name := knob(stage)) is not None]
-    return tuple(found)
+                kind = kinds[cut.loop.number]
+                choices, unit = _block_choices(stage, nest, axis, kind, steps, axis in granules)
+                knobs.append(Knob(cut.knob, _up_to(steps, choices), unit))
+    has_copies = any(copy.reader == stage.id for copy in s.stages)
+    most_steps = 32 if stage.matrix is None or stage.matrix.kernel.products == 1 else MOST_SPLIT_STEPS
+    return (*knobs, *_setting_knobs(stage, lanes, (1, 2, 4, 8, 16, 32), most_steps, has_copies))
+
+
+def _tuned(levels: Sequence[Cut]) -> list[Cut]:
+    """Returns the levels whose trip counts are knobs, outermost first."""
+    return [cut for cut in reversed(levels) if cut.source is Trips.KNOB]
+
+
+def _reduce_choices(stage: Stage, nest: Nest, steps: int, granule: int) -> tuple[int, ...]:
+    """Returns the trips of a reduce loop in a thread block."""
+    if nest.reduces_across_threads:
+        return _up_to(power_above(steps), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024))
+    few = (1, 2, 3, 4, 8, 16, 32, 64) if stage.matrix is not None else (*range(1, 9), 12, 16, 24, 32, 48, 64)
+    return _up_to(min(steps, MOST_REDUCE_BLOCK // granule), few)
+
+
+def _block_choices(
+    stage: Stage, nest: Nest, axis: Axis, kind: LoopKind, steps: int, is_group: bool
+) -> tuple[Iterable[int], str]:
+    """Returns the trips of a spatial loop in a thread block, and their unit. `is_group`: a trip is a granule."""
+    if kind is LoopKind.VIRTUAL_THREAD:
+        return (1, 2, 4), "few rows"
+    if kind is LoopKind.WARP:
+        return (1, 2, 4, 8), "trips"
+    if stage.matrix is not None:
+        return (1, 2, 3, 4, 6, 8, 16) if is_group else (1, 2, 4, 7, 8), "rows"
+    if kind is LoopKind.THREAD:
+        most = min(1024, MOST_TILE_THREADS if nest.stages_operands else steps)
+        return _up_to(most, sorted({*THREAD_CHOICES, *(-(-steps // n) for n in range(1, 5))})), "trips"
+    if axis is stage.vector:
+        return (1, 2, 4), "vectors"
+    if nest.stages_operands:
+        return range(1, 9), "rows"
+    return _few_rows(stage, axis), "few rows"
 
 
 @memoised()
 def _stage_knobs(stage: Stage, vector_bytes: int) -> tuple[Knob, ...]:
+    """Returns the knobs of a stage on a CPU."""
     lanes = vector_bytes // stage.itemsize
     nest = nest_of(stage)
-    found: list[Knob] = []
+    knobs: list[Knob] = []
     for axis, levels in cuts(stage):
         steps = axis.extent if axis is not stage.vector else -(-axis.extent // lanes)
-        for cut in reversed(levels):
-            if cut.source is not Trips.KNOB:
-                continue
+        for cut in _tuned(levels):
             if axis.kind == "reduce" or cut.loop.number != nest.register:
-                found.append(Knob(cut.knob, tile_choices(steps)))
+                knobs.append(Knob(cut.knob, tile_choices(steps)))
             elif axis is stage.vector:
-                found.append(Knob(cut.knob, _up_to(steps, (1, 2, 3, 4, 6, 8)), "vectors"))
+                knobs.append(Knob(cut.knob, _up_to(steps, (1, 2, 3, 4, 6, 8)), "vectors"))
             elif nest.is_blocked:
-                found.append(Knob(cut.knob, register_choices(axis.extent), "rows"))
+                knobs.append(Knob(cut.knob, register_choices(axis.extent), "rows"))
             else:
-                found.append(Knob(cut.knob, _few_rows(stage, axis), "few rows"))
-    name = vectors_knob(stage)
-    if name is not None and stage.vector is not None:
-        found.append(Knob(name, _up_to(-(-stage.vector.extent // lanes), (1, 2, 4, 8)), "vectors"))
-    name = unroll_knob(stage)
-    if name is not None:
-        inner = stage.reduce_axes[-1].extent
-        found.append(Knob(name, _up_to(min(inner, 24), sorted({1, 2, 3, 4, 8, 16, inner})), "steps"))
-    name = peel_knob(stage)
-    if name is not None:
-        found.append(Knob(name, (0, 1) if stage.reduce_axes[-2].extent <= 8 else (0,), "flag"))
-    return tuple(found)
+                knobs.append(Knob(cut.knob, _few_rows(stage, axis), "few rows"))
+    return (*knobs, *_setting_knobs(stage, lanes, (1, 2, 3, 4, 8, 16), 24))
+
+
+def _setting_knobs(
+    stage: Stage, lanes: int, unrolls: tuple[int, ...], most_steps: int, has_copies: bool = False
+) -> list[Knob]:
+    """Returns the knobs that are not trip counts (`setting_knobs`)."""
+    inner = stage.reduce_axes[-1].extent if stage.is_reduction else 1
+    can_peel = len(stage.reduce_axes) > 1 and stage.reduce_axes[-2].extent <= 8
+    vectors = 1 if stage.vector is None else -(-stage.vector.extent // lanes)
+    choices = {
+        "vectors": (_up_to(vectors, (1, 2, 4, 8)), "vectors"),
+        "depth": ((1, 2, 3, 4) if has_copies else (1,), "depth"),
+        "unroll": (_up_to(min(inner, most_steps), sorted({*unrolls, inner})), "steps"),
+        "peel": ((0, 1) if can_peel else (0,), "flag"),
+        "layout": ((0, 1), "flag"),
+        "pieces": (_up_to(lanes, (1, 2, 4)), "pieces"),
+        "residents": ((1, 2, 3, 4), "residents"),
+        "group": ((1, 2, 4, 8, 16), "group"),
+    }
+    return [Knob(name, *choices[setting]) for setting, name in setting_knobs(stage).items()]

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from stormdrop.space.block_cost import LINE_BYTES, BlockCost
 from stormdrop.space.columns import Num, ceil_div, maximum, prod_of, sum_of
-from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand
 from stormdrop.space.structure import MatrixTile
 from stormdrop.space.tiling import MATRIX_LANES
@@ -42,13 +41,12 @@ class MatrixCost(BlockCost):
     def _column_groups(self) -> Num:
         """Groups of columns in the tile of a warp."""
         assert self.stage.vector is not None
-        return self.tiling.trips[LoopLevel(self.stage.vector, nest_of(self.stage).register)]
+        return self._rows(self.stage.vector)
 
     @cached_property
     def _row_groups(self) -> Num:
         """Groups of rows in the tile of a warp."""
-        level = nest_of(self.stage).register
-        return prod_of([self.tiling.trips[LoopLevel(a, level)] for a in self.stage.axes if a is not self.stage.vector])
+        return prod_of([self._rows(a) for a in self.stage.axes if a is not self.stage.vector])
 
     @cached_property
     def steps(self) -> Num:
@@ -58,10 +56,7 @@ class MatrixCost(BlockCost):
 
     @cached_property
     def _instructions(self) -> Num:
-        """Matrix instructions of one step.
-
-        An instruction takes two groups of rows; an odd last group has an instruction to itself.
-        """
+        """Matrix instructions of one step. One takes two groups of rows; an odd last group has one to itself."""
         return ceil_div(self._row_groups, 2) * self._column_groups * self.matrix.kernel.products
 
     @cached_property
@@ -104,14 +99,11 @@ class MatrixCost(BlockCost):
         not contiguous along k are loaded individually.
         """
         inner = self.stage.reduce_axes[-1]
-        found: list[tuple[Operand, Num, Num]] = []
+        loads: list[tuple[Operand, Num, Num]] = []
         for o, groups in zip(self.operands[:-1], (self._row_groups, self._column_groups)):
             is_across = not any(a is inner for a, _ in o.dims[0].terms)
-            if is_across and o.itemsize == 4:
-                found.append((o, groups * 2, 4))
-            else:
-                found.append((o, ceil_div(groups, 2), 16))
-        return found
+            loads.append((o, groups * 2, 4) if is_across and o.itemsize == 4 else (o, ceil_div(groups, 2), 16))
+        return loads
 
     @cached_property
     def registers(self) -> Num:

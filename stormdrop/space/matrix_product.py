@@ -28,7 +28,7 @@ from stormdrop.ir.expr import (
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, choosing_axes, operand_load, operands, walks
 from stormdrop.space.packing import copied_operand, guarded_operand, with_copy
-from stormdrop.space.structure import Args, ComputeAt, MatrixTile, Stage, Structure
+from stormdrop.space.structure import Args, ComputeAt, MatrixTile, Stage, Structure, elementwise
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import MATRIX_KERNELS, Microkernel, Precision
@@ -160,15 +160,11 @@ def _is_zero(e: Expr) -> bool:
 
 
 def _padded(stage: Stage, kernel: Microkernel) -> Stage:
-    """Returns the stage with its innermost reduce axis rounded up to a multiple of k.
-
-    Its body still has the old axis.
-    """
+    """Returns the stage with its innermost reduce axis rounded up to a multiple of k. Its body has the old axis."""
     axis = stage.reduce_axes[-1]
     if axis.extent % kernel.k == 0:
         return stage
     longer = Axis(axis.name, -(-axis.extent // kernel.k) * kernel.k, "reduce")
-    assert stage.names is not None
     names = {longer if a is axis else a: name for a, name in stage.names.items()}
     return replace(stage, reduce_axes=(*stage.reduce_axes[:-1], longer), names=names)
 
@@ -194,10 +190,7 @@ def _rounded(x: Expr, kernel: Microkernel) -> Expr:
 def _rounded_ahead(
     s: Structure, id: str, stage: Stage, element: Expr, kernel: Microkernel, number: int, level: ComputeAt
 ) -> tuple[Structure, Expr]:
-    """Returns the structure with a new stage before `stage`, and the operand as read from the new stage's tensor.
-
-    The new stage rounds the whole tensor of the operand.
-    """
+    """Returns the structure with a stage that rounds an operand's whole tensor, and the operand read from there."""
     load = loads(element)[0]
     source = load.tensor
     axes = tuple(Axis(f"i{d}", n, "spatial") for d, n in enumerate(source.shape))
@@ -208,21 +201,10 @@ def _rounded_ahead(
     if is_load and not source.constant:
         raise ScheduleError(f"{source.name} is no constant and has no value at load time; round it in another place")
     long = [a for a in axes if a.extent > 1] or list(axes)
-    ahead = Stage(
-        f"{id}.{number}r",
-        axes,
-        (),
-        None,
-        body,
-        body,
-        rounded,
-        rounded,
-        axes,
-        level=level,
-        vector=long[-1] if long else None,
-        tiling=(CPU_STRUCTURES if is_load else GPU_STRUCTURES).elementwise,
-        names={a: f"a{d}" for d, a in enumerate(axes)},
-    )
+    names = {a: f"a{d}" for d, a in enumerate(axes)}
+    tiling = (CPU_STRUCTURES if is_load else GPU_STRUCTURES).elementwise
+    vector = long[-1] if long else None
+    ahead = elementwise(f"{id}.{number}r", rounded, names, level=level, vector=vector, tiling=tiling)
 
     def visit(e: Expr) -> Expr | None:
         if isinstance(e, Load) and e.tensor is source:
@@ -234,8 +216,7 @@ def _rounded_ahead(
 
 
 def _staged(stage: Stage, element: Expr, kernel: Microkernel, number: int, along: Axis) -> tuple[Stage, Expr]:
-    """Returns the stage that copies an operand to shared memory, converted to the instruction's type, and the load from
-    there.
+    """Returns the stage that copies an operand to shared memory in the instruction's type, and the load from there.
 
     `along` is the axis of the operand's rows or columns. The copy's last axis is the contiguous axis of the source:
     `along`, or the innermost reduce axis.
@@ -244,10 +225,7 @@ def _staged(stage: Stage, element: Expr, kernel: Microkernel, number: int, along
     inner = stage.reduce_axes[-1]
     is_across = not walks(load.tensor, load.indices, inner) and walks(load.tensor, load.indices, along)
     stored = build.cast(element, kernel.operand)
-    probe = replace(stage, body=stored)
-    copy, reader = copied_operand(
-        probe, stored, str(number), ComputeAt.REDUCE_BLOCK, last=along if is_across else inner
-    )
-    is_word = kernel.operand == "f32"
-    padding = WORD_PADDING_BYTES if is_across and is_word else HALF_PADDING_BYTES
+    probe, last = replace(stage, body=stored), along if is_across else inner
+    copy, reader = copied_operand(probe, stored, str(number), ComputeAt.REDUCE_BLOCK, last=last)
+    padding = WORD_PADDING_BYTES if is_across and kernel.operand == "f32" else HALF_PADDING_BYTES
     return replace(copy, row_padding=padding), reader.body

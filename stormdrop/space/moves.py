@@ -24,10 +24,7 @@ Points = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step of `knob` up (+1) or down (-1).
-
-    `partner`, a knob of the same axis, compensates: the product of both is kept.
-    """
+    """A step of `knob` up (+1) or down (-1); `partner`, a knob of the same axis, keeps the product of both."""
 
     knob: int
     sign: int
@@ -43,11 +40,8 @@ def moves_of(knobs: tuple[Knob, ...]) -> tuple[Move, ...]:
     """Returns all moves: both signs of each knob, and of each ordered pair of knobs of one axis."""
     axes = [k.axis or k.name for k in knobs]
     free = [i for i, k in enumerate(knobs) if len(k.choices) > 1]
-    found: list[Move] = []
-    for i in free:
-        others = [j for j in free if axes[j] == axes[i] and j != i]
-        found += [Move(i, sign, j) for sign in (-1, 1) for j in (None, *others)]
-    return tuple(found)
+    partners = {i: (None, *(j for j in free if axes[j] == axes[i] and j != i)) for i in free}
+    return tuple(Move(i, sign, j) for i in free for sign in (-1, 1) for j in partners[i])
 
 
 def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], step: int = 1) -> tuple[int, ...] | None:
@@ -63,8 +57,7 @@ def moved(knobs: Sequence[Knob], point: Sequence[int], moves: Sequence[Move], st
         row[move.knob] = value
         if move.partner is not None:
             row[move.partner] = knobs[move.partner].nearest(point[move.partner] * point[move.knob] / max(value, 1))
-    found = tuple(row)
-    return None if found == tuple(point) else found
+    return None if row == list(point) else tuple(row)
 
 
 def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
@@ -78,9 +71,9 @@ def stepped(choices: Sequence[int], value: int, step: int) -> int | None:
 
 def neighbour_rows(knobs: tuple[Knob, ...], point: Sequence[int]) -> tuple[list[Move], Points]:
     """Returns the moves that change a point, and the rows after them."""
-    found, rows = Neighbourhood.of(knobs).rows(np.array([point], dtype=np.int64).reshape(1, len(knobs)))
+    (_, numbers), rows = Neighbourhood.of(knobs).rows(np.array([point], dtype=np.int64).reshape(1, len(knobs)))
     moves = moves_of(knobs)
-    return [moves[k] for k in found[1]], rows
+    return [moves[k] for k in numbers], rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,9 +105,7 @@ class Neighbourhood:
         )
 
     def rows(self, points: Points, step: int = 1) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Points]:
-        """Returns ((points, moves), rows): the row after every move of every point, and the point and the move of each
-        row. Unchanged rows are left out.
-        """
+        """Returns ((points, moves), rows): each changed row after a move of a point, with its point and its move."""
         here = points.astype(np.float64)
         n = len(self.knob)
         table = np.arange(len(self.counts))
@@ -131,8 +122,8 @@ class Neighbourhood:
             wanted = here[:, self.partner] * here[:, mover] / np.maximum(value[:, self.shifts], 1.0)
             rows[:, self.shifts, self.partner] = self._nearest(wanted)
         possible &= (rows != here[:, None, :]).any(axis=2)
-        found = np.nonzero(possible)
-        return (found[0], found[1]), rows[found].astype(np.int64)
+        point, move = np.nonzero(possible)
+        return (point, move), rows[point, move].astype(np.int64)
 
     def _nearest(self, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns `Knob.nearest` of every partner, vectorised."""

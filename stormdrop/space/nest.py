@@ -8,7 +8,7 @@ outermost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -93,10 +93,7 @@ class Nest:
 
 @memoised()
 def nest_of(stage: Stage) -> Nest:
-    """Returns the levels of a stage.
-
-    An attached stage runs inside its host's parallel loop and has no parallel level.
-    """
+    """Returns the levels of a stage. An attached stage, inside its host's parallel loop, has no parallel level."""
     assert stage.tiling is not None
     spatial: list[NestLevel] = []
     reduce: list[NestLevel] = []
@@ -118,9 +115,9 @@ def nest_of(stage: Stage) -> Nest:
 
 
 def _axis_order(stage: Stage, inner: bool) -> Sequence[Axis]:
-    """Returns the axes of a spatial level, outermost first. `inner` marks levels inside reduce loops.
+    """Returns the axes of a spatial level, outermost first.
 
-    There the vector axis is outermost: a packed panel is reused while it is in L1.
+    Inside reduce loops (`inner`) the vector axis is outermost: a packed panel is reused while it is in L1.
     """
     if not inner or stage.vector not in stage.axes:
         return stage.axes
@@ -157,61 +154,47 @@ class Cut(NamedTuple):
 @memoised()
 def cuts(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
     """Returns the cuts of every axis, innermost level first."""
-    spatial = [(a, tuple(_spatial_cuts(stage, a))) for a in stage.axes]
+    nest = nest_of(stage)
+    source_of = _block_source if nest.is_cooperative else _source
+    spatial = [
+        (a, tuple(_cut(stage, a, x.number, source_of(stage, a, x)) for x in reversed(nest.spatial))) for a in stage.axes
+    ]
     return (*spatial, *((a, tuple(_reduce_cuts(stage, a))) for a in stage.reduce_axes))
 
 
-def _spatial_cuts(stage: Stage, axis: Axis) -> list[Cut]:
-    """Returns the levels of a spatial axis.
+def _source(stage: Stage, axis: Axis, level: NestLevel) -> Trips:
+    """Returns the source of a trip count on a CPU.
 
     The vector tile of a copy is its reader's: no knob. Load-time stages have no knobs.
     """
-    rests = rest_level(stage, axis)
-    if nest_of(stage).is_cooperative:
-        return _cooperative_cuts(stage, axis, rests)
-    is_tuned = stage.level is not ComputeAt.LOAD and axis not in stage.unrolled
-    found: list[Cut] = []
-    for level in reversed(nest_of(stage).spatial):
-        number, is_register = level.number, level.kind is LoopKind.REGISTER
-        is_shared = is_copy(stage) and axis is stage.vector and is_register
-        if number < rests or (axis in stage.unrolled and not is_register):
-            source = Trips.ONE
-        elif number == rests:
-            source = Trips.REST
-        elif is_tuned and not is_shared:
-            source = Trips.KNOB
-        elif axis is stage.vector:
-            source = Trips.READER
-        elif is_register and axis in stage.unrolled:
-            source = Trips.REST
-        elif is_register and axis is transposing_axis(stage):
-            source = Trips.LANES
-        else:
-            source = Trips.ONE
-        found.append(_cut(stage, axis, number, source))
-    return found
+    is_unrolled, is_register = axis in stage.unrolled, level.kind is LoopKind.REGISTER
+    rests = _rest_level(stage, axis)
+    if level.number < rests or (is_unrolled and not is_register):
+        return Trips.ONE
+    if level.number == rests:
+        return Trips.REST
+    is_shared = is_copy(stage) and axis is stage.vector and is_register
+    if stage.level is not ComputeAt.LOAD and not is_unrolled and not is_shared:
+        return Trips.KNOB
+    if axis is stage.vector:
+        return Trips.READER
+    if is_register and is_unrolled:
+        return Trips.REST
+    return Trips.LANES if is_register and axis is transposing_axis(stage) else Trips.ONE
 
 
-def _cooperative_cuts(stage: Stage, axis: Axis, rests: int) -> list[Cut]:
-    """Returns the levels of a spatial axis in a thread block.
-
-    A stage inside another's block takes that block's threads.
-    """
-    found: list[Cut] = []
-    for level in reversed(nest_of(stage).spatial):
-        is_register = level.kind is LoopKind.REGISTER
-        if axis in stage.unrolled:
-            source = Trips.REST if is_register else Trips.ONE
-        elif level.number == rests:
-            source = Trips.REST
-        elif level.number < rests or level.kind is LoopKind.SERIAL or (is_register and not has_rows(stage, axis)):
-            source = Trips.ONE
-        elif stage.host is None:
-            source = Trips.KNOB
-        else:
-            source = Trips.THREADS if level.kind is LoopKind.THREAD else Trips.ONE
-        found.append(_cut(stage, axis, level.number, source))
-    return found
+def _block_source(stage: Stage, axis: Axis, level: NestLevel) -> Trips:
+    """Returns the source of a trip count in a thread block: an attached stage takes its host's threads."""
+    is_register, rests = level.kind is LoopKind.REGISTER, _rest_level(stage, axis)
+    if axis in stage.unrolled:
+        return Trips.REST if is_register else Trips.ONE
+    if level.number == rests:
+        return Trips.REST
+    if level.number < rests or level.kind is LoopKind.SERIAL or (is_register and not has_rows(stage, axis)):
+        return Trips.ONE
+    if stage.host is None:
+        return Trips.KNOB
+    return Trips.THREADS if level.kind is LoopKind.THREAD else Trips.ONE
 
 
 def has_rows(stage: Stage, axis: Axis) -> bool:
@@ -238,7 +221,7 @@ def _cut(stage: Stage, axis: Axis, number: int, source: Trips) -> Cut:
     return Cut(LoopLevel(axis, number), source, knob)
 
 
-def rest_level(stage: Stage, axis: Axis) -> int:
+def _rest_level(stage: Stage, axis: Axis) -> int:
     """Returns the level that takes the quotient: the outermost, or the next inner level for axes in `stage.unsplit`."""
     nest = nest_of(stage)
     return min(nest.outermost + 1, nest.register) if axis in stage.unsplit else nest.outermost
@@ -247,21 +230,41 @@ def rest_level(stage: Stage, axis: Axis) -> int:
 # ---- knobs that are not trip counts ----------------------------------------------------------------------------------
 
 
-def vectors_knob(stage: Stage) -> str | None:
-    """Returns the knob for the number of vector accumulators along a reduced vector axis."""
-    tuned = stage.vector is not None and stage.vector_is_reduced and stage.level is not ComputeAt.LOAD
-    return f"{stage.id}.{stage.axis_id(stage.vector)}.v" if tuned and stage.vector is not None else None
+@memoised()
+def setting_knobs(stage: Stage) -> Mapping[str, str]:
+    """Returns the names of the knobs that are not trip counts, by the attribute of `Tiling` that takes the value.
+
+    vectors     vector accumulators along a reduced vector axis
+    depth       reduce blocks in flight in the pipeline that stages operands in shared memory
+    unroll      unroll factor of the innermost reduce loop
+    peel        flag: unrolls the second innermost reduce loop fully, with a copy of the innermost loop per value
+    layout      flag: puts the reduce axes of a staged operand first in shared memory
+    pieces      pieces in which a thread copies a vector of a staged operand; 1 is the widest copy
+    residents   blocks for which a multiprocessor must have registers at the same time
+    group       rows of blocks that are traversed together, column by column
+    """
+    is_tuned = stage.level is not ComputeAt.LOAD
+    has_loops = is_tuned and not stage.unrolled
+    is_pipelined = nest_of(stage).stages_operands
+    present = {
+        "vectors": is_tuned and stage.vector_is_reduced,
+        "depth": is_pipelined,
+        "unroll": has_loops and stage.is_reduction,
+        "peel": has_loops and len(stage.reduce_axes) > 1,
+        "layout": has_layouts(stage),
+        "pieces": _is_staged(stage) and stage.vector is not None and not stage.row_padding,
+        "residents": is_pipelined and stage.host is None,
+        "group": row_axis(stage) is not None,
+    }
+    names = {name: f"{stage.id}.{name}" for name, is_present in present.items() if is_present}
+    if "vectors" in names and stage.vector is not None:
+        names["vectors"] = f"{stage.id}.{stage.axis_id(stage.vector)}.v"
+    return names
 
 
-def unroll_knob(stage: Stage) -> str | None:
-    """Returns the knob for the unroll factor of the innermost reduce loop."""
-    tuned = stage.is_reduction and stage.level is not ComputeAt.LOAD and not stage.unrolled
-    return f"{stage.id}.unroll" if tuned else None
-
-
-def depth_knob(stage: Stage) -> str | None:
-    """Returns the knob for the depth of the pipeline that stages operands in shared memory: reduce blocks in flight."""
-    return f"{stage.id}.depth" if nest_of(stage).stages_operands else None
+def _is_staged(stage: Stage) -> bool:
+    """Returns whether a stage copies an operand to shared memory in every reduce block of its reader."""
+    return stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
 
 
 def has_layouts(stage: Stage) -> bool:
@@ -270,39 +273,13 @@ def has_layouts(stage: Stage) -> bool:
     Fragments of matrix instructions are read in the order of the source.
     """
     kinds = [stage.axis_id(a).startswith("r") for a in stage.axes]
-    is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
-    return is_staged and len(kinds) > 1 and kinds[-1] and not all(kinds) and not stage.row_padding
-
-
-def layout_knob(stage: Stage) -> str | None:
-    """Returns the flag that puts the reduce axes of a staged operand first in shared memory."""
-    return f"{stage.id}.layout" if has_layouts(stage) else None
-
-
-def pieces_knob(stage: Stage) -> str | None:
-    """Returns the knob for the pieces in which a thread copies a vector of a staged operand: 1 is the widest copy."""
-    is_staged = stage.level is ComputeAt.REDUCE_BLOCK and is_copy(stage) and nest_of(stage).is_cooperative
-    return f"{stage.id}.pieces" if is_staged and stage.vector is not None and not stage.row_padding else None
-
-
-def residents_knob(stage: Stage) -> str | None:
-    """Returns the knob for the blocks for which a multiprocessor must have registers at the same time."""
-    return f"{stage.id}.residents" if stage.host is None and depth_knob(stage) is not None else None
-
-
-def group_knob(stage: Stage) -> str | None:
-    """Returns the knob for the order of blocks: the rows of blocks that are traversed together, column by column."""
-    return f"{stage.id}.group" if row_axis(stage) is not None else None
+    is_mixed = len(kinds) > 1 and kinds[-1] and not all(kinds)
+    return is_mixed and _is_staged(stage) and not stage.row_padding
 
 
 def row_axis(stage: Stage) -> Axis | None:
     """Returns the axis of groupable blocks, the innermost but the vector axis; None if blocks have a single order."""
-    if stage.host is not None or depth_knob(stage) is None or stage.vector not in stage.axes or len(stage.axes) < 2:
+    is_grid = stage.vector in stage.axes and len(stage.axes) > 1
+    if stage.host is not None or not nest_of(stage).stages_operands or not is_grid:
         return None
     return [a for a in stage.axes if a is not stage.vector][-1]
-
-
-def peel_knob(stage: Stage) -> str | None:
-    """Returns the flag that fully unrolls the second innermost reduce loop: a copy of the innermost loop per value."""
-    tuned = len(stage.reduce_axes) > 1 and stage.level is not ComputeAt.LOAD and not stage.unrolled
-    return f"{stage.id}.peel" if tuned else None

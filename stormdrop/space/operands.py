@@ -15,7 +15,7 @@ from stormdrop.ir.memo import memoised
 from stormdrop.ir.shape import row_strides
 from stormdrop.ir.tensor import Tensor
 from stormdrop.space.access import axes_of, operand_load, operands
-from stormdrop.space.structure import Stage
+from stormdrop.space.structure import Stage, Structure
 
 MOST_POSITIONS = 2048
 """The most positions of an axis that are enumerated or sampled."""
@@ -27,6 +27,10 @@ class Dim(NamedTuple):
     extent: int
     terms: tuple[tuple[Axis, int], ...]
     others: tuple[frozenset[Axis], ...]
+
+
+Border = tuple[Axis, Axis, float]
+"""A spatial axis, a reduce axis, and the share of their index pairs that is not padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,7 @@ class Operand:
     guarded: bool  # a padded load: a select on indices
     dims: tuple[Dim, ...]  # innermost first
     row_bytes: tuple[tuple[Axis, int], ...]  # stride in bytes along each other spatial axis; empty if packed
-    borders: tuple[
-        tuple[Axis, Axis, float], ...
-    ] = ()  # spatial axis, reduce axis, share of their index pairs that is not padding
+    borders: tuple[Border, ...] = ()
 
     @property
     def itemsize(self) -> int:
@@ -51,25 +53,31 @@ class Operand:
 
 
 @memoised()
+def packed_tensors(s: Structure) -> frozenset[Tensor]:
+    """Returns the tensors that copies write, packed in the order of their reads."""
+    return frozenset(stage.tensor for stage in s.stages if stage.reader is not None)
+
+
+@memoised()
 def stage_operands(stage: Stage, packed: frozenset[Tensor]) -> tuple[Operand, ...]:
     """Returns the loads of the reduction body (or of the elementwise stage), then the store, always last."""
-    found: list[Operand] = []
+    accesses: list[Operand] = []
     body = stage.body if stage.is_reduction else stage.finish
     for op in operands(body):
         load = operand_load(op)
-        one = _operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select))
-        found.append(
-            replace(one, borders=_borders(stage, op)) if isinstance(op, Select) and stage.is_reduction else one
-        )
+        access = _operand(stage, load.tensor, load.indices, load.tensor in packed, isinstance(op, Select))
+        if isinstance(op, Select) and stage.is_reduction:
+            access = replace(access, borders=_borders(stage, op))
+        accesses.append(access)
     if not stage.is_reduction:
         seen = {operand_load(op) for op in operands(body)}
-        found += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads if x not in seen]
-    found.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
-    return tuple(found)
+        accesses += [_operand(stage, x.tensor, x.indices, False, False) for x in stage.reads if x not in seen]
+    accesses.append(_operand(stage, stage.tensor, stage.place, stage.tensor in packed, False))
+    return tuple(accesses)
 
 
 def _operand(stage: Stage, tensor: Tensor, indices: tuple[Expr, ...], packed: bool, guarded: bool) -> Operand:
-    axes: frozenset[Axis] = frozenset[Axis]().union(*(axes_of(i) for i in indices)) if indices else frozenset()
+    axes = frozenset[Axis]().union(*(axes_of(i) for i in indices))
     dims = tuple(_dim(i, n) for i, n in zip(reversed(indices), reversed(tensor.shape)))
     address = sum((affine(i).scaled(s) for i, s in zip(indices, row_strides(tensor.shape))), ZERO)
     rows = {a: abs(address.coefficient(a)) * ITEMSIZE[tensor.dtype] for a in stage.axes if a is not stage.vector}
@@ -87,7 +95,7 @@ def _dim(index: Expr, extent: int) -> Dim:
     return Dim(extent, linear, tuple(axes_of(a) for a, _ in terms if not isinstance(a, Axis)))
 
 
-def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
+def _borders(stage: Stage, op: Select) -> tuple[Border, ...]:
     """Returns `Operand.borders`: one entry for each spatial and reduce axis that a bounds check relates."""
     tied: dict[tuple[Axis, Axis], list[Expr]] = {}
     for part in conjuncts(op.condition):
@@ -95,7 +103,7 @@ def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
         reduced = [a for a in stage.reduce_axes if a in axes_of(part)]
         if len(spatial) == 1 and len(reduced) == 1 and isinstance(part, Cmp):
             tied.setdefault((spatial[0], reduced[0]), []).append(part)
-    found: list[tuple[Axis, Axis, float]] = []
+    borders: list[Border] = []
     for (a, r), parts in tied.items():
         grid = {a: _positions(a)[:, None], r: _positions(r)[None, :]}
         inside = np.ones((grid[a].size, grid[r].size), bool)
@@ -104,8 +112,8 @@ def _borders(stage: Stage, op: Select) -> tuple[tuple[Axis, Axis, float], ...]:
             form = affine(part.a) + affine(part.b).scaled(-1)
             gap = form.constant + sum(c * grid[x] for x, c in form.terms if isinstance(x, Axis))
             inside &= {"ge": gap >= 0, "gt": gap > 0, "le": gap <= 0, "lt": gap < 0}.get(part.op, inside)
-        found.append((a, r, float(inside.mean())))
-    return tuple(found)
+        borders.append((a, r, float(inside.mean())))
+    return tuple(borders)
 
 
 def _positions(a: Axis) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -12,7 +12,7 @@ from stormdrop.ir.expr import Axis, Bin, Cast, Const, Expr, Load, Select, binary
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Compute, Tensor
 from stormdrop.space.access import axes_of, has_reuse, is_linear, occurrences, operand_load, operands, walks
-from stormdrop.space.structure import Args, ComputeAt, Stage, Structure
+from stormdrop.space.structure import Args, ComputeAt, Stage, Structure, elementwise
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT
 from stormdrop.target.structures import CPU_STRUCTURES, GPU_STRUCTURES
@@ -65,7 +65,6 @@ class DotPairs:
         a, b = factors
         axis = stage.reduce_axes[-1]
         half = Axis(axis.name, -(-axis.extent // 2), "reduce")
-        assert stage.names is not None
         names = {half if x is axis else x: name for x, name in stage.names.items()}
         reduce_axes = tuple(half if x is axis else x for x in stage.reduce_axes)
         body = Bin("dot", _pair(a, axis, half), _pair(b, axis, half))
@@ -122,18 +121,14 @@ class Pack:
 
     def _staged(self, stage: Stage) -> Sequence[Args | None]:
         """Returns two options: shared memory for every operand that threads of a block share, or for no operand."""
-        found: list[str | int] = []
+        staged: list[str | int] = []
+        axes, reduce_axes = set(stage.axes), set(stage.reduce_axes)
         for k, op in enumerate(operands(stage.body)):
-            is_direct = len(loads(operand_load(op))) == 1
-            is_shared = set(stage.axes) - axes_of(op) or not axes_of(op) & set(stage.reduce_axes)
-            if (
-                is_direct
-                and is_shared
-                and axes_of(op) & set(stage.axes)
-                and guarded_operand(stage.body, op) is not None
-            ):
-                found += [k, ComputeAt.REDUCE_BLOCK.value]
-        return [tuple(found), None] if found else [None]
+            of_op, is_direct = axes_of(op), len(loads(operand_load(op))) == 1
+            is_shared = of_op & axes and (axes - of_op or not of_op & reduce_axes)
+            if is_direct and is_shared and guarded_operand(stage.body, op) is not None:
+                staged += [k, ComputeAt.REDUCE_BLOCK.value]
+        return [tuple(staged), None] if staged else [None]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         listed, reader = operands(stage.body), stage
@@ -155,8 +150,7 @@ def _places(s: Structure, stage: Stage, source: Tensor) -> list[ComputeAt]:
     writer = s.writer(source)
     if writer is not None and writer.host is not None:
         return [ComputeAt.UNIT]
-    inside = [ComputeAt.UNIT, ComputeAt.REDUCE_BLOCK]
-    return [*inside, ComputeAt.PHASE] if stage.host is None else inside
+    return [ComputeAt.UNIT, ComputeAt.REDUCE_BLOCK, *((ComputeAt.PHASE,) if stage.host is None else ())]
 
 
 def with_copy(s: Structure, stage: Stage, source: Tensor, place: ComputeAt, new: tuple[Stage, Stage]) -> Structure:
@@ -180,10 +174,9 @@ def _packed(stage: Stage, k: int, level: ComputeAt, name: str) -> tuple[Stage, S
 def copied_operand(
     stage: Stage, op: Expr, name: str, level: ComputeAt, element: Expr | None = None, last: Axis | None = None
 ) -> tuple[Stage, Stage]:
-    """Returns the copy of `op`, a subexpression of the body, and the stage that reads it. The copy stores `element` or
-    `op`.
+    """Returns the copy of `op`, a subexpression of the body, and the stage that reads it.
 
-    `last` is the contiguous axis of the copy: by default the vector axis, else the last reduce axis.
+    The copy stores `element`, or `op`. `last` is its contiguous axis: by default the vector or the last reduce axis.
     """
     used = axes_of(op)
     spatial = [a for a in stage.axes if a in used and a is not stage.vector]
@@ -202,23 +195,10 @@ def copied_operand(
     host = None if level in (ComputeAt.LOAD, ComputeAt.PHASE) else (stage.host or stage.id)
     names = {own[a]: stage.axis_id(a) for a in order}
     is_cooperative = level is not ComputeAt.LOAD and stage.tiling is not None and stage.tiling.is_cooperative
-    copy = Stage(
-        f"{stage.id}.{name}",
-        axes,
-        (),
-        None,
-        body,
-        body,
-        packed,
-        packed,
-        axes,
-        level=level,
-        host=host,
-        reader=stage.id,
-        vector=_copied_along(op, order, own) if is_cooperative else axes[-1] if axes else None,
-        tiling=GPU_STRUCTURES.elementwise if is_cooperative else CPU_STRUCTURES.elementwise,
-        names=names,
-    )
+    vector = _copied_along(op, order, own) if is_cooperative else axes[-1] if axes else None
+    tiling = (GPU_STRUCTURES if is_cooperative else CPU_STRUCTURES).elementwise
+    copy = elementwise(f"{stage.id}.{name}", packed, names, level=level, vector=vector, tiling=tiling)
+    copy = replace(copy, host=host, reader=stage.id)
     reader = replace(stage, body=substitute(stage.body, {op: Load(packed, tuple(order))}))
     return copy, reader
 
@@ -226,13 +206,12 @@ def copied_operand(
 def _copied_along(op: Expr, order: Sequence[Axis], own: Mapping[Axis, Axis]) -> Axis | None:
     """Returns the axis along which neighbouring threads copy: contiguous in the source, preferably also in the copy."""
     load = loads(op)[0]
-    found = [a for a in reversed(order) if walks(load.tensor, load.indices, a)]
-    return own[(found or [order[-1]])[0]] if order else None
+    contiguous = [a for a in reversed(order) if walks(load.tensor, load.indices, a)]
+    return own[(contiguous or [order[-1]])[0]] if order else None
 
 
 def guarded_operand(body: Expr, op: Expr) -> Expr | None:
-    """Returns the operand, restricted by the conditions on its own axes with which the body reads it: 0 at positions
-    without a read.
+    """Returns the operand under the conditions on its own axes with which the body reads it: 0 if it is not read.
 
     Returns None if a condition relates its axes to other axes: a copy is indexed by its own axes alone.
     """

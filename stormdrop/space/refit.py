@@ -43,7 +43,6 @@ SAMPLES = 64
 Way = Callable[[Sequence[int], int, int], Sequence[int]]
 """A function from the donor's trip counts of an axis (innermost first), the axis's extent and the donor's extent to the
 new trip counts."""
-_COMPUTE = re.compile(r"(s\d+)p?\.")
 
 
 def refit(
@@ -55,7 +54,7 @@ def refit(
     the task. Raises ScheduleError if the schedule is not of the donor's class.
     """
     origin = replayed(donor, variant_of(donor, schedule), schedule.steps, target, checked(rules))
-    values = dict(schedule.values)
+    values = schedule.by_name
     if not set(origin.names) <= set(values):
         raise ScheduleError("the schedule lacks a knob of its sketch")
     try:
@@ -167,8 +166,8 @@ def _of_anchor(origin: Sketch, values: Mapping[str, int], task: Task) -> _Carrie
     )
     stages = {_mapped(s.id, ids): s for s in origin.at(values).stages if _root(s.id) in ids}
     own = {_mapped(name, ids): v for name, v in values.items() if _root(name) in ids or name == PARTS}
-    found = _with_epilogue(task, k, steps, origin.target, origin.rules)
-    carried = [_Carried(sketch, stages, {**defaults, **own}) for sketch, defaults in found]
+    candidates = _with_epilogue(task, k, steps, origin.target, origin.rules)
+    carried = [_Carried(sketch, stages, {**defaults, **own}) for sketch, defaults in candidates]
     return min(carried, key=lambda c: c.seconds())
 
 
@@ -184,8 +183,8 @@ def _with_epilogue(
     anchors = _ids(variant)
     results = {anchors[anchor_stages(variant).index(t)] for t in anchor_results(variant)}
     guided = [_Guided(rule, dict(steps), set(anchors), results) for rule in rules]
-    found = [Sketch(task, number, s, target, rules) for s in enumerate_structures(variant, target, guided)]
-    return [(sketch, sketch.values(point)) for sketch, point, _ in ranked(found, SAMPLES)]
+    candidates = [Sketch(task, number, s, target, rules) for s in enumerate_structures(variant, target, guided)]
+    return [(sketch, sketch.values(point)) for sketch, point, _ in ranked(candidates, SAMPLES)]
 
 
 def _ids(variant: Variant) -> list[str]:
@@ -196,7 +195,7 @@ def _ids(variant: Variant) -> list[str]:
 
 def _root(name: str) -> str:
     """Returns the id of the compute from which a stage or a knob derives: s1 for s1, s1p, s1.0 and s1p.a0.2."""
-    match = _COMPUTE.match(name + ".")
+    match = re.match(r"(s\d+)p?\.", name + ".")
     return match[1] if match else ""
 
 
@@ -231,7 +230,7 @@ class _Guided:
         if args is None:
             return [None] if None in offered else offered
         try:
-            self.rule.apply(s, stage, args)
+            self.apply(s, stage, args)
         except ScheduleError:
             return offered
         return [args]

@@ -21,17 +21,13 @@ _BUILT_IN = {f"{type(rule).__module__}:{type(rule).__qualname__}": rule for rule
 
 
 def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Returns the rules as a tuple, after checking that name and version identify a rule. A rule with the name and
-    version of a built-in rule must be of the built-in class.
-
-    Raises UserError.
-    """
+    """Returns the rules as a tuple. Raises UserError if name and version do not identify each rule."""
     if rules is RULES:
         return RULES
     by_name: dict[object, Rule] = {(rule.name, rule.version): rule for rule in RULES}
     given: set[object] = set()
-    found = tuple(rules)
-    for rule in found:
+    unchecked = tuple(rules)
+    for rule in unchecked:
         if isinstance(rule, type) or type(rule).__hash__ is None:
             raise UserError(f"{rule!r} is not a rule: give an instance of its class, hashable (a frozen dataclass is)")
         key = name, version = getattr(rule, "name", None), getattr(rule, "version", None)
@@ -45,7 +41,7 @@ def checked(rules: Iterable[Rule]) -> tuple[Rule, ...]:
                 f"two rules are called {name} v{version}; rename one: schedules identify rules by name and version"
             )
         given.add(key)
-    return found
+    return unchecked
 
 
 def is_name(name: object) -> bool:
@@ -54,10 +50,7 @@ def is_name(name: object) -> bool:
 
 
 def references(rules: Sequence[Rule]) -> list[str]:
-    """Returns the `module:Class` of every rule.
-
-    Raises UserError for a rule that another process cannot import unchanged.
-    """
+    """Returns the `module:Class` of every rule. Raises UserError if another process cannot import it unchanged."""
     return [_reference(rule) for rule in checked(rules)]
 
 
@@ -82,17 +75,12 @@ def _reference(rule: Rule) -> str:
 
 
 def imported(references: Iterable[str]) -> tuple[Rule, ...]:
-    """Returns the rules of `module:Class` references, constructed without arguments; references to built-in rules
-    return the built-in instances. Raises UserError.
-    """
+    """Returns the rules of `module:Class` references, constructed without arguments. Raises UserError."""
     return checked([_BUILT_IN.get(reference) or _instance(reference) for reference in references])
 
 
 def sent(rules: Sequence[Rule]) -> dict[str, list[str]] | None:
-    """Returns the description of rules for a worker process; None for the built-in rules.
-
-    Raises UserError as `references`.
-    """
+    """Returns the description of rules for a worker process; None for the built-in rules. Raises as `references`."""
     if checked(rules) == RULES:
         return None
     return {"references": references(rules), "path": [os.path.abspath(p) for p in sys.path]}
@@ -109,10 +97,10 @@ def received(message: Mapping[str, Sequence[str]] | None) -> tuple[Rule, ...]:
 def _instance(reference: str) -> Any:
     module, _, name = reference.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        rule: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-        return found()
+            rule = getattr(rule, part)
+        return rule()
     except Exception as error:  # importing runs the user's module, which may raise anything
         raise UserError(
             f"rule {reference} cannot be imported and constructed without arguments ({type(error).__name__}: {error}); "

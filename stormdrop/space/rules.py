@@ -90,11 +90,9 @@ class Inline:
                 return [None]
             return [()] if len(readers) == 1 else [None, ()] if len(readers) == 2 else [None]
         # An inlined border costs a test per read; the alternative materialises the padded tensor.
-        worth_a_copy = (
-            any(isinstance(n, Select) for n in walk(stage.finish)) and is_reused and not stage.tensor.constant
-        )
-        linear = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
-        return [(), None] if worth_a_copy and linear else [()]
+        has_border = any(isinstance(n, Select) for n in walk(stage.finish))
+        is_linearly_read = all(is_linear(load.indices) for _, load in s.reads_of(stage.tensor))
+        return [(), None] if has_border and is_reused and not stage.tensor.constant and is_linearly_read else [()]
 
     def _is_read_often(self, s: Structure, stage: Stage) -> bool:
         """Returns whether converting elements at each read costs more than loading wider elements."""
@@ -109,24 +107,19 @@ class Inline:
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
         if not self._applies(s, stage):
             raise ScheduleError(f"{stage.id} cannot be inlined")
-
         readers = s.readers(stage.tensor)
 
         def visit(node: Expr) -> Expr | None:
             if isinstance(node, Load) and node.tensor is stage.tensor:
-                indices = [substituted(i) for i in node.indices]
+                indices = [rewrite(i, visit) for i in node.indices]
                 return substitute(stage.finish, dict(zip(stage.axes, indices)))
             return None
 
-        def substituted(e: Expr) -> Expr:
-            return rewrite(e, visit)
-
-        stages = [
-            replace(r, body=substituted(r.body), finish=substituted(r.finish)) if r in readers else r
+        return s.with_stages(
+            replace(r, body=rewrite(r.body, visit), finish=rewrite(r.finish, visit)) if r in readers else r
             for r in s.stages
             if r is not stage
-        ]
-        return s.with_stages(stages)
+        )
 
 
 class RFactor:
@@ -148,16 +141,11 @@ class RFactor:
             return self._block_options(stage, target, space, length)
         if space >= 4 * target.threads or length < 4096 or stage.id.endswith("p"):
             return [None]
-        axis = stage.axis_id(
-            next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1])
-        )
-        return [None, (axis,)]
+        axis = next((a for a in stage.reduce_axes if a.extent >= 4 * target.threads), stage.reduce_axes[-1])
+        return [None, (stage.axis_id(axis),)]
 
     def _block_options(self, stage: Stage, target: Gpu, space: int, length: int) -> Sequence[Args | None]:
-        """Returns the options on a GPU.
-
-        Parts are blocks of their own: worthwhile if the spatial tiles alone leave multiprocessors idle.
-        """
+        """Returns the options on a GPU: parts are blocks, which pay if spatial tiles leave multiprocessors idle."""
         axis = max(stage.reduce_axes, key=lambda a: a.extent)
         tiles, least = 2.0 * space, LONG_REDUCTION
         if _pays_to_tile(stage):
@@ -184,31 +172,14 @@ class RFactor:
         reduce_axes = tuple(inner if a is axis else a for a in stage.reduce_axes)
         whole = Compute(axes, body, reduce_axes, stage.combiner)
         partial = Tensor(stage.acc.name + ".part", tuple(a.extent for a in axes), body.dtype, False, whole)
-        assert stage.names is not None
-        names = dict(stage.names)
-        names[inner] = names.pop(axis)
-        names[outer] = "p0"
-        first = replace(
-            stage,
-            id=stage.id + "p",
-            axes=axes,
-            reduce_axes=reduce_axes,
-            body=body,
-            finish=Load(partial, axes),
-            acc=partial,
-            tensor=partial,
-            place=axes,
-            names=names,
-        )
+        names = {**stage.names, inner: stage.names[axis], outer: "p0"}
+        del names[axis]
+        first = replace(stage, id=stage.id + "p", axes=axes, reduce_axes=reduce_axes, body=body, names=names)
+        first = replace(first, finish=Load(partial, axes), acc=partial, tensor=partial, place=axes)
         again = Axis(axis.name + "p", count, "reduce")
-        rest = {a: n for a, n in stage.names.items() if a in stage.axes}
-        second = replace(
-            stage, reduce_axes=(again,), body=Load(partial, (again, *stage.axes)), names={**rest, again: "r0"}
-        )
-        stages: list[Stage] = []
-        for r in s.stages:
-            stages += [first, second] if r is stage else [r]
-        done = s.with_stages(stages)
+        rest = {a: n for a, n in stage.names.items() if a in stage.axes} | {again: "r0"}
+        second = replace(stage, reduce_axes=(again,), body=Load(partial, (again, *stage.axes)), names=rest)
+        done = s.with_stages(x for r in s.stages for x in ((first, second) if r is stage else (r,)))
         split = OpenSplit(len(s.steps), axis.extent, prod(a.extent for a in stage.axes))
         return replace(done, splits=(*s.splits, split)) if is_open else done
 
@@ -254,10 +225,10 @@ class Fuse:
         return [()] if self._consumer(s, stage) else [None]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:
-        found = self._consumer(s, stage)
-        if found is None:
+        consumer = self._consumer(s, stage)
+        if consumer is None:
             raise ScheduleError(f"{stage.id} has no consumer to finish with")
-        reader, read, inverse, inside = found
+        reader, read, inverse, inside = consumer
         finish = substitute(reader.finish, inverse)
         finish = substitute(finish, {substitute(read, inverse): Load(stage.acc, stage.axes)})
         place = tuple(substitute(i, inverse) for i in reader.place)
@@ -331,14 +302,14 @@ def _shared_axes(s: Structure, stage: Stage, host: Stage) -> set[Axis]:
 
 def _host_axes(s: Structure, stage: Stage, host: Stage, position: int) -> set[Axis]:
     """Returns the axes of the host in the index `position` of the reads of a stage, through the stages in between."""
-    found: set[Axis] = set()
+    axes: set[Axis] = set()
     for reader, load in s.reads_of(stage.tensor):
         for a in axes_of(load.indices[position]):
             if reader is host:
-                found.add(a)
+                axes.add(a)
             elif a in reader.axes:
-                found |= _host_axes(s, reader, host, reader.place.index(a))
-    return found
+                axes |= _host_axes(s, reader, host, reader.place.index(a))
+    return axes
 
 
 class Unroll:
@@ -350,8 +321,8 @@ class Unroll:
     name, version = "unroll", 1
 
     def _axes(self, stage: Stage) -> tuple[Axis, ...]:
-        found = choosing_axes(stage.body)
-        return tuple(a for a in (*stage.axes, *stage.reduce_axes) if a in found)
+        choosing = choosing_axes(stage.body)
+        return tuple(a for a in (*stage.axes, *stage.reduce_axes) if a in choosing)
 
     def options(self, s: Structure, stage: Stage, target: Target) -> Sequence[Args | None]:
         axes = self._axes(stage)
@@ -399,10 +370,7 @@ class Tile:
         return [(tiling, stage.axis_id(a)) for a in (*spatial[:1], *reduced[:1])]
 
     def _block_options(self, stage: Stage, offered: TilingStructures) -> Sequence[Args | None]:
-        """Returns the options in a thread block.
-
-        The vector axis is the axis of neighbouring threads: spatial, or absent if only a reduce axis is contiguous.
-        """
+        """Returns the options in a thread block. The vector axis, of neighbouring threads, is spatial or absent."""
         tiled = _pays_to_tile(stage) and not stage.unrolled and stage.host is None
         spatial = [a for a in self._candidates(stage) if a.kind == "spatial" and a not in stage.unrolled]
         reduced = [a for a in self._candidates(stage) if a.kind == "reduce"]
@@ -410,12 +378,12 @@ class Tile:
         chosen = stage.axis_id(spatial[0]) if spatial and is_good else "-"
         if not tiled:
             return [((offered.reduction if stage.is_reduction else offered.elementwise).name, chosen)]
-        found: list[Args | None] = [(offered.reuse.name, stage.axis_id(spatial[0]) if spatial else "-")]
+        options: list[Args | None] = [(offered.reuse.name, stage.axis_id(spatial[0]) if spatial else "-")]
         long = {a for a in stage.axes if a.extent > 1}
         if any(long <= axes_of(op) for op in operands(stage.body)):
             # The largest operand has no reuse, as in a matrix times a vector.
-            found.append((offered.reduction.name, chosen))
-        return found
+            options.append((offered.reduction.name, chosen))
+        return options
 
     def _is_coalesced(self, stage: Stage, vector: Axis) -> bool:
         """Returns whether neighbours along the axis are neighbours in every operand that depends on the axis."""
@@ -427,15 +395,11 @@ class Tile:
 
     def _reads_well(self, stage: Stage, vector: Axis) -> bool:
         """Returns whether operands that depend on the axis are contiguous along it, or constant (hence packed)."""
-        for op in operands(stage.body):
-            load = operand_load(op)
-            if vector in axes_of(op) and not walks(load.tensor, load.indices, vector) and not load.tensor.constant:
-                return False
-        return True
+        loads = [operand_load(op) for op in operands(stage.body) if vector in axes_of(op)]
+        return all(load.tensor.constant or walks(load.tensor, load.indices, vector) for load in loads)
 
     def _candidates(self, stage: Stage) -> list[Axis]:
-        """Returns the candidate vector axes: spatial and contiguous in the store, or reduced and contiguous in every
-        load.
+        """Returns the candidate vector axes: spatial, contiguous in the store, or reduced, contiguous in every load.
 
         An axis of extent 1 is a candidate only if there is no other axis.
         """
@@ -447,19 +411,17 @@ class Tile:
         else:
             spatial = [a for a in stage.axes if a.extent > 1][-1:]
         reads = [operand_load(op) for op in operands(stage.body)] if stage.is_reduction else []
-        reduced = [
-            a
-            for a in stage.reduce_axes
-            if a.extent > 1
-            and any(a in axes_of(load) for load in reads)
-            and all(walks(load.tensor, load.indices, a) for load in reads if a in axes_of(load))
-        ]
+        reduced: list[Axis] = []
+        for a in stage.reduce_axes:
+            of_axis = [load for load in reads if a in axes_of(load)]
+            if a.extent > 1 and of_axis and all(walks(load.tensor, load.indices, a) for load in of_axis):
+                reduced.append(a)
         others = (*stage.axes, *stage.reduce_axes)
-        found = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
+        candidates = [*spatial, *reduced] or [a for a in others if a.extent > 1][-1:] or list(others[-1:])
         if not stage.unrolled:
-            return found
+            return candidates
         # Along an axis that is not contiguous in a load, every unrolled instance would gather.
-        kept = [a for a in found if a not in stage.unrolled]
+        kept = [a for a in candidates if a not in stage.unrolled]
         return [a for a in kept if all(indexes_last(load.indices, a) for load in reads if a in axes_of(load))]
 
     def apply(self, s: Structure, stage: Stage, args: Args) -> Structure:

@@ -30,6 +30,8 @@ from stormdrop.target.machine import Target
 
 SHRINKS = 24
 REPAIR_DRAWS = 1000
+_POWERS = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0, "residents": 1.0, "group": 1.0}
+"""Large choices are drawn in inverse proportion to this power, by the unit of the knob; other units are uniform."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +74,14 @@ class Sketch:
 
     @cached_property
     def _knobs(self) -> tuple[Knob, ...]:
-        only = dict(self.narrow)
-        return tuple(replace(k, choices=only[k.name]) if k.name in only else k for k in self._all_knobs())
-
-    def _all_knobs(self) -> tuple[Knob, ...]:
         if not self.structure.splits:
-            return knobs_of(self.structure, self.target)
-        parts = parts_knob(self.structure.splits, self.target)
-        few, many = (knobs_of(self._divided(parts.choices[end]), self.target) for end in (0, -1))
-        return (parts, *merged(few, many))
+            knobs = knobs_of(self.structure, self.target)
+        else:
+            parts = parts_knob(self.structure.splits, self.target)
+            few, many = (knobs_of(self._divided(parts.choices[end]), self.target) for end in (0, -1))
+            knobs = (parts, *merged(few, many))
+        only = dict(self.narrow)
+        return tuple(replace(k, choices=only.get(k.name, k.choices)) for k in knobs)
 
     def at(self, values: Mapping[str, int]) -> Structure:
         """Returns the structure at a point, its open splits fixed at the value of the knob `parts`."""
@@ -145,16 +146,13 @@ class Sketch:
     @cached_property
     def _odds(self) -> list[tuple[Points, NDArray[np.float64]]]:
         """The choices of every knob, and their cumulative probabilities."""
-        found: list[tuple[Points, NDArray[np.float64]]] = []
+        odds: list[tuple[Points, NDArray[np.float64]]] = []
         for k in self.knobs:
             choices = np.asarray(k.choices, dtype=np.int64)
-            power = {"rows": 1.0, "few rows": 2.0, "vectors": 1.0, "steps": 1.0, "residents": 1.0, "group": 1.0}.get(
-                k.unit, 0.0
-            )
-            weights = np.maximum(choices, 1.0) ** -power
+            weights = np.maximum(choices, 1.0) ** -_POWERS.get(k.unit, 0.0)
             shares = (weights / weights.sum()).cumsum()
-            found.append((choices, shares / shares[-1]))
-        return found
+            odds.append((choices, shares / shares[-1]))
+        return odds
 
     def sample_legal(self, n: int, rng: np.random.Generator) -> Points:
         """Returns between 1 and `n` distinct legal points.
@@ -181,9 +179,8 @@ class Sketch:
         draws = rng.random(points.shape) * weights * (points > least)
         column = np.argmax(draws, axis=1)
         rows = np.arange(len(points))
-        points[rows, column] = np.maximum(
-            least[column], (points[rows, column] * rng.random(len(points))).astype(np.int64)
-        )
+        smaller = (points[rows, column] * rng.random(len(points))).astype(np.int64)
+        points[rows, column] = np.maximum(least[column], smaller)
         return self.canonical(self.snapped(points))
 
     def snapped(self, points: Points) -> Points:
@@ -286,18 +283,15 @@ def sketches(task: Task, target: Target, rules: Sequence[Rule] = RULES) -> list[
 
 
 def replay(task: Task, schedule: Schedule, target: Target, rules: Sequence[Rule] = RULES) -> tuple[Sketch, Points]:
-    """Returns the sketch and the point of a schedule for this task; the point is fitted if it was tuned at another
-    shape.
+    """Returns the sketch and the point of a schedule; a point that was tuned at another shape is fitted to this shape.
 
     Raises ScheduleError for a schedule of another class or of a rule that is not among `rules`.
     """
     sketch = replayed(task, variant_of(task, schedule), schedule.steps, target, checked(rules))
     values = schedule.by_name
     row = np.array([[values.get(n, 1) for n in sketch.names]], dtype=np.int64)
-    same = (
-        set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row) and bool(sketch.legal(row)[0])
-    )
-    return sketch, (row if same else sketch.fit(values))[0]
+    is_canonical = set(sketch.names) == set(values) and np.array_equal(sketch.canonical(row), row)
+    return sketch, (row if is_canonical and sketch.legal(row)[0] else sketch.fit(values))[0]
 
 
 def variant_of(task: Task, schedule: Schedule) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
+from math import prod
 from operator import attrgetter
 
 from stormdrop.base.errors import ScheduleError
@@ -67,10 +68,10 @@ class MatrixTile:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A loop nest. `finish`, the epilogue, reads the reduction's result as a load of `acc`.
+    """A loop nest.
 
     A *root* stage has a phase of its own. An *attached* stage runs inside the loops of a root stage, its `host`. A
-    *copy* is a stage that packs an operand of another stage, its `reader`.
+    *copy* packs an operand of another stage, its `reader`.
     """
 
     id: str
@@ -78,10 +79,11 @@ class Stage:
     reduce_axes: tuple[Axis, ...]  # in loop order, outermost first
     combiner: Combiner | None
     body: Expr  # the reduced expression; without a combiner, equal to finish
-    finish: Expr
+    finish: Expr  # the epilogue, which reads the reduction's result as a load of acc
     acc: Tensor  # the reduction's result, held in the accumulators
     tensor: Tensor  # the tensor that is written
     place: tuple[Expr, ...]  # the index written, over the axes
+    names: Mapping[Axis, str]  # canonical axis ids: a0, r1
     guard: Expr | None = None  # store only under the guard: a fused consumer may read only a part of acc
     level: ComputeAt = ComputeAt.PHASE
     host: str | None = None  # of an attached stage: the root stage around it
@@ -90,16 +92,13 @@ class Stage:
     tiling: TilingStructure | None = None
     unsplit: tuple[Axis, ...] = ()  # axes that the parallel loop does not split
     unrolled: tuple[Axis, ...] = ()  # fully unrolled axes: each value selects a constant (see rules.Unroll)
-    names: Mapping[Axis, str] | None = None  # canonical axis ids: a0, r1
     matrix: MatrixTile | None = None  # the products are computed by matrix instructions
     row_padding: int = 0  # of a copy in shared memory for matrix instructions: bytes behind every row
 
     def axis_id(self, axis: Axis) -> str:
-        assert self.names is not None
         return self.names[axis]
 
     def axis(self, name: str) -> Axis:
-        assert self.names is not None
         for a, n in self.names.items():
             if n == name:
                 return a
@@ -113,6 +112,11 @@ class Stage:
     @property
     def is_reduction(self) -> bool:
         return self.combiner is not None
+
+    @cached_property
+    def points(self) -> int:
+        """Evaluations of the body: the product of all extents."""
+        return prod(a.extent for a in (*self.axes, *self.reduce_axes))
 
     @property
     def vector_is_reduced(self) -> bool:
@@ -135,10 +139,8 @@ _CONTENT = attrgetter(*(field.name for field in fields(Stage) if field.name != "
 
 @dataclass(frozen=True, slots=True)
 class OpenSplit:
-    """An rfactor with the knob `parts` as its number of parts: extents depend on the knob.
-
-    Replaying the derivation with the number of parts appended to the arguments of step `step` gives the structure at a
-    point.
+    """An rfactor with the knob `parts` as its number of parts. Replaying the derivation with the number appended to the
+    arguments of step `step` gives the structure at a point.
     """
 
     step: int  # index into Structure.steps
@@ -196,8 +198,8 @@ class Structure:
                     group[s.id] |= group[other]
                     group.update(dict.fromkeys(group[other], group[s.id]))
         ids = {id(members): members for members in group.values()}.values()
-        found = [tuple(s for s in self.stages if s.id in members) for members in ids]
-        return [stages for stages in found if any(s.level is not ComputeAt.LOAD for s in stages)]
+        components = [tuple(s for s in self.stages if s.id in members) for members in ids]
+        return [stages for stages in components if any(s.level is not ComputeAt.LOAD for s in stages)]
 
     def attached(self, host: Stage) -> list[Stage]:
         """Returns the stages attached under `host`, producers first."""
@@ -214,6 +216,22 @@ def _reads_of(s: Structure, tensor: Tensor) -> tuple[tuple[Stage, Load], ...]:
     return tuple((stage, load) for stage in s.stages for load in stage.reads if load.tensor is tensor)
 
 
+def elementwise(
+    id: str,
+    tensor: Tensor,
+    names: Mapping[Axis, str],
+    *,
+    level: ComputeAt = ComputeAt.PHASE,
+    vector: Axis | None = None,
+    tiling: TilingStructure | None = None,
+) -> Stage:
+    """Returns the stage of a tensor whose compute has no reduction; `names` holds the ids of its axes."""
+    c = tensor.compute
+    assert c is not None
+    stage = Stage(id, c.axes, (), None, c.body, c.body, tensor, tensor, c.axes, names)
+    return replace(stage, level=level, vector=vector, tiling=tiling)
+
+
 def initial(variant: Variant) -> Structure:
     """Returns every compute as a root stage, not yet tiled."""
     stages: list[Stage] = []
@@ -223,5 +241,5 @@ def initial(variant: Variant) -> Structure:
         names = {a: f"a{i}" for i, a in enumerate(c.axes)} | {a: f"r{i}" for i, a in enumerate(c.reduce_axes)}
         own = Load(t, c.axes)
         finish = own if c.combiner is not None else c.body
-        stages.append(Stage(f"s{k}", c.axes, c.reduce_axes, c.combiner, c.body, finish, t, t, c.axes, names=names))
+        stages.append(Stage(f"s{k}", c.axes, c.reduce_axes, c.combiner, c.body, finish, t, t, c.axes, names))
     return Structure(tuple(stages), variant.outputs)

@@ -12,40 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stormdrop.ir.affine import affine, conjuncts
 from stormdrop.ir.expr import ITEMSIZE, Axis, Cast, Expr, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.space.access import axes_of, index_conditions
-from stormdrop.space.columns import (
-    Num,
-    ceil_div,
-    is_multiple,
-    is_one,
-    maximum,
-    minimum,
-    prod_of,
-    rounded_down,
-    where,
-)
-from stormdrop.space.nest import (
-    Cut,
-    LoopLevel,
-    Trips,
-    cuts,
-    depth_knob,
-    group_knob,
-    is_copy,
-    layout_knob,
-    nest_of,
-    peel_knob,
-    pieces_knob,
-    residents_knob,
-    row_axis,
-    unroll_knob,
-    vectors_knob,
-)
-from stormdrop.space.region import is_computed_whole
+from stormdrop.space.columns import Num, ceil_div, is_multiple, is_one, maximum, minimum, prod_of, rounded_down, where
+from stormdrop.space.nest import Cut, LoopLevel, Trips, cuts, is_copy, nest_of, row_axis, setting_knobs
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.target.gpu import WARP
 from stormdrop.target.structures import LoopKind
@@ -58,16 +32,13 @@ MOST_PEELED = 8
 
 @dataclass(slots=True)
 class Tiling:
-    """The tile sizes of a stage.
-
-    `trips` are the iterations of a loop, `span` the elements of its axis in one iteration.
-    """
+    """The tile sizes of a stage."""
 
     stage: Stage
     lanes: Num  # a column for a staged operand only
     extent: dict[Axis, Num]
-    trips: dict[LoopLevel, Num]
-    span: dict[LoopLevel, Num]
+    trips: dict[LoopLevel, Num]  # the iterations of a loop
+    span: dict[LoopLevel, Num]  # the elements of its axis in one iteration
     vectors: Num
     unroll: Num = 1
     peel: Num = 0
@@ -93,8 +64,8 @@ class Tiling:
     @property
     def threads(self) -> Num:
         """The threads of a block that the stage uses; 1 on a CPU."""
-        found = prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
-        return found * WARP if self.stage.matrix is not None else found
+        threads = prod_of([n for level, n in self.trips.items() if level in self.thread_levels])
+        return threads * WARP if self.stage.matrix is not None else threads
 
     @property
     def reduce_threads(self) -> Num:
@@ -123,10 +94,7 @@ class Tiling:
 
 
 def tile_all(s: Structure, vector_bytes: int, values: Mapping[str, Num]) -> dict[str, Tiling]:
-    """Returns the tiling of every stage, by id.
-
-    Readers come before producers: bounds inference needs the readers' tiles.
-    """
+    """Returns the tiling of every stage, by id; readers before producers, as bounds inference needs."""
     done: dict[str, Tiling] = {}
     around = {id for stage in s.stages if stage.host is not None for id in (stage.host, stage.reader)}
     for stage in reversed(s.stages):
@@ -161,15 +129,13 @@ def _tile_stage(
     `lone`: no stage is attached in its loops. Trips along an axis of extent 1 are then the constant 1, not a column.
     `threads` counts the threads of the block around an attached stage. For `granules` see `granules_of`.
     """
-    name, pieces = pieces_knob(stage), 1
-    if name is not None and lanes > 1:
-        pieces = minimum(values[name], lanes)
+    settings = {setting: values[name] for setting, name in setting_knobs(stage).items()}
+    pieces = minimum(settings.get("pieces", 1), lanes) if lanes > 1 else 1
     t = Tiling(stage, ceil_div(lanes, pieces), extent, {}, {}, 1, pieces=pieces)
     budget, lanes = threads, t.lanes
     register = nest_of(stage).register
-    name = vectors_knob(stage)
-    if name is not None and stage.vector is not None:
-        t.vectors = minimum(values[name], ceil_div(extent[stage.vector], lanes))
+    if "vectors" in settings and stage.vector is not None:
+        t.vectors = minimum(settings["vectors"], ceil_div(extent[stage.vector], lanes))
     for axis, levels in _innermost_first(stage) if nest_of(stage).is_cooperative else cuts(stage):
         covered: Num = granules.get(axis, 1)
         if axis is stage.vector and stage.matrix is None:
@@ -189,22 +155,22 @@ def _tile_stage(
             t.vectors = t.trips[LoopLevel(axis, register)]
     if stage.is_reduction:
         inner = stage.reduce_axes[-1]
-        name, trips = unroll_knob(stage), t.inner_reduce_trips(inner)
+        trips = t.inner_reduce_trips(inner)
         if stage.matrix is None:  # else an instruction takes a granule
             trips = trips * granules.get(inner, 1)
         if nest_of(stage).reduces_across_threads:
             trips = t.outer_reduce_trips(inner)
-        t.unroll = minimum(values[name], trips) if name is not None else trips if inner in stage.unrolled else 1
-        name = depth_knob(stage)
-        if name is not None:
-            t.depth = minimum(values[name], prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]))
-        name = residents_knob(stage)
-        t.residents = values[name] if name is not None else 1
-        t.group = _group(t, values)
-        name = peel_knob(stage)
-        t.peel = where(_can_peel(t), values[name], 0) if name is not None else 0
-    name = layout_knob(stage)
-    t.layout = values[name] if name is not None else 0
+        t.unroll = trips if inner in stage.unrolled else 1
+        if "unroll" in settings:
+            t.unroll = minimum(settings["unroll"], trips)
+        if "depth" in settings:
+            t.depth = minimum(settings["depth"], prod_of([t.outer_reduce_trips(a) for a in stage.reduce_axes]))
+        t.residents = settings.get("residents", 1)
+        if "group" in settings:
+            t.group = _group(t, settings["group"])
+        if "peel" in settings:
+            t.peel = where(_can_peel(t), settings["peel"], 0)
+    t.layout = settings.get("layout", 0)
     return t
 
 
@@ -231,8 +197,7 @@ def _innermost_first(stage: Stage) -> tuple[tuple[Axis, tuple[Cut, ...]], ...]:
 
 @memoised()
 def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
-    """Returns the elements of a vector of a stage in a thread block: a divisor of the extent, so that every lane is
-    active.
+    """Returns the elements of a vector of a stage in a thread block: a divisor of the extent, with every lane active.
 
     The result is 1 if a condition differs between neighbours, or if a box may begin at any element.
     """
@@ -265,13 +230,13 @@ def cooperative_lanes(s: Structure, stage: Stage, vector_bytes: int) -> int:
 @memoised()
 def granules_of(s: Structure, stage: Stage, vector_bytes: int) -> Mapping[Axis, int]:
     """Returns the elements of reduce axes that a reduce block must take together: the vectors of its copies."""
-    found = matrix_granules(stage)
+    granules = matrix_granules(stage)
     for copy in s.stages:
         if copy.reader == stage.id and copy.vector is not None and nest_of(copy).is_cooperative:
             axis = stage.axis(copy.axis_id(copy.vector))
             if axis.kind == "reduce":
-                found[axis] = max(found.get(axis, 1), cooperative_lanes(s, copy, vector_bytes))
-    return found
+                granules[axis] = max(granules.get(axis, 1), cooperative_lanes(s, copy, vector_bytes))
+    return granules
 
 
 @memoised()
@@ -287,13 +252,13 @@ def matrix_granules(stage: Stage) -> dict[Axis, int]:
     return {stage.matrix.rows: kernel.m // 2, stage.vector: kernel.n, stage.reduce_axes[-1]: kernel.k}
 
 
-def _group(t: Tiling, values: Mapping[str, Num]) -> Num:
+def _group(t: Tiling, wanted: Num) -> Num:
     """Returns the rows of blocks that are traversed together: a divisor of all rows, or 1 for a single column."""
-    name, axis, vector = group_knob(t.stage), row_axis(t.stage), t.stage.vector
-    if name is None or axis is None or vector is None:
-        return 1
+    axis, vector = row_axis(t.stage), t.stage.vector
+    assert axis is not None
+    assert vector is not None
     rows, columns = (t.trips[LoopLevel(a, 0)] for a in (axis, vector))
-    return where((columns > 1) & is_multiple(rows, values[name]), values[name], 1)
+    return where((columns > 1) & is_multiple(rows, wanted), wanted, 1)
 
 
 def power_above(n: int) -> int:
@@ -341,6 +306,62 @@ def _can_peel(t: Tiling) -> Num:
 # ---- bounds inference for attached stages ----------------------------------------------------------------------------
 
 
+class Reach(NamedTuple):
+    """The values of an index in one iteration of the parallel loop: sum(coefficient * axis of `cut`) + [low, high]."""
+
+    cut: frozenset[tuple[Axis, int]]  # host axes that the parallel loop splits, with coefficients
+    low: int
+    high: int
+
+
+def _reach_of_axis(s: Structure, reader: Stage, axis: Axis) -> Reach:
+    if axis in reader.axes:
+        if reader.host is None and axis not in reader.unsplit:
+            return Reach(frozenset({(axis, 1)}), 0, 0)
+        if reader.host is not None and len(of_reader := reaches(s, reader, axis)) == 1:
+            return next(iter(of_reader))
+    return Reach(frozenset(), 0, axis.extent - 1)
+
+
+@memoised()
+def reaches(s: Structure, stage: Stage, axis: Axis) -> frozenset[Reach]:
+    """Returns the distinct reaches of all reads of an attached stage along an axis."""
+    position = stage.place.index(axis)
+    distinct: set[Reach] = set()
+    for reader, load in s.reads_of(stage.tensor):
+        form = affine(load.indices[position])
+        cut: dict[Axis, int] = {}
+        low = high = form.constant
+        for atom, c in form.terms:
+            assert isinstance(atom, Axis), "attached stages are read linearly"
+            inner = _reach_of_axis(s, reader, atom)
+            for a, k in inner.cut:
+                cut[a] = cut.get(a, 0) + c * k
+            low += min(c * inner.low, c * inner.high)
+            high += max(c * inner.low, c * inner.high)
+        distinct.add(Reach(frozenset(cut.items()), low, high))
+    return frozenset(distinct)
+
+
+@memoised()
+def is_computed_whole(s: Structure, stage: Stage, axis: Axis) -> bool:
+    """Returns whether an attached stage computes the full axis in every iteration of the parallel loop.
+
+    The full axis is needed if reads have different reaches, or if an operand is packed for the full axis and the region
+    may begin inside a panel: a register tile must begin at a panel boundary.
+    """
+    every = reaches(s, stage, axis)
+    if len(every) != 1:
+        return True
+    if axis is not stage.vector or not any(c.reader == stage.id and c.host is None for c in s.stages):
+        return False
+    (reach,) = every
+    host = s.stage(stage.host or stage.id)
+    along = host.vector is not None and reach == Reach(frozenset({(host.vector, 1)}), 0, 0)
+    panels = along and host.itemsize <= stage.itemsize  # host lanes: a multiple of panel lanes
+    return not panels and reach != Reach(frozenset(), 0, axis.extent - 1)
+
+
 def _region(s: Structure, stage: Stage, done: Mapping[str, Tiling]) -> dict[Axis, Num]:
     """Returns the extents of the box that readers need of an attached stage: the maximum over all reads.
 
@@ -370,10 +391,7 @@ def _needed(reader: Tiling, stage: Stage) -> dict[Axis, Num]:
     else:
         inside = {}
     is_whole = is_copy(stage) and nest_of(stage).is_cooperative
-    return {
-        **extent,
-        **{a: n if is_whole and a.kind == "spatial" else minimum(n, extent[a]) for a, n in inside.items()},
-    }
+    return extent | {a: n if is_whole and a.kind == "spatial" else minimum(n, extent[a]) for a, n in inside.items()}
 
 
 def _box_size(index: Expr, lens: Mapping[Axis, Num]) -> Num:

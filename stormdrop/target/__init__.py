@@ -3,8 +3,11 @@
 Each kind has its own file; `stormdrop.target.machine` joins them to one type, `Target`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Self
+
+from stormdrop.base.codec import Tolerant
 
 ALIGN_BYTES = 64
 """The alignment of buffers: a cache line of all targets, and their widest vector."""
@@ -25,10 +28,31 @@ class Temperature(Enum):
     WARM = "warm"
     COLD = "cold"
 
-    @staticmethod
-    def of(weights_bytes: int, cache_bytes: int) -> "Temperature":
-        """Returns the temperature of a model's weights: cold if they leave the last cache between two runs."""
-        return Temperature.COLD if weights_bytes > cache_bytes else Temperature.WARM
+
+@dataclass(frozen=True, slots=True)
+class Machine(Tolerant):
+    """The temperature of a target, of any kind."""
+
+    temperature: Temperature = field(default=Temperature.WARM, kw_only=True)
+
+    @property
+    def is_cold(self) -> bool:
+        return self.temperature is Temperature.COLD
+
+    @property
+    def last_cache_bytes(self) -> int:
+        """The size of the last cache."""
+        raise NotImplementedError
+
+    def with_weights(self, weights_bytes: int) -> Self:
+        """Returns the target at the temperature of a model: cold if its weights leave the last cache between runs."""
+        return self.with_cold_weights(weights_bytes > self.last_cache_bytes)
+
+    def with_cold_weights(self, cold: bool | None) -> Self:
+        """Returns the target at the cold or the warm temperature; None keeps its own."""
+        if cold is None or cold == self.is_cold:
+            return self
+        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
 
 
 @dataclass(frozen=True, slots=True)

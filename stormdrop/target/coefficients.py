@@ -102,8 +102,8 @@ class CpuCoefficients:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the version and the coefficients that differ from their nominal values."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {"version": self.version} | {n: v for n, v in found.items() if v != getattr(CPU_COEFFICIENTS, n)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"version": self.version} | {n: v for n, v in values.items() if v != getattr(CPU_COEFFICIENTS, n)}
 
     @staticmethod
     def from_json(tree: Any) -> "CpuCoefficients":

@@ -10,10 +10,10 @@ Invariant: code assembled for a target holds no vector wider than `vector_bytes`
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
-from stormdrop.base.codec import Count, Rate, Tolerant
+from stormdrop.base.codec import Count, Rate
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target import Temperature
+from stormdrop.target import Machine
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, UNWRITTEN_VERSION, CpuCoefficients
 from stormdrop.target.microkernels import BF16_DOT, I16_DOT, MULTIPLY_ADD, Microkernel
 from stormdrop.target.structures import CPU_STRUCTURES, TilingStructures
@@ -74,15 +74,6 @@ class NominalRates:
 
     handover_gbs_per_thread: float = 80.0
 
-    def l3_gbs(self, threads: int) -> float:
-        return self.l3_gbs_per_thread * threads
-
-    def handover_gbs(self, threads: int) -> float:
-        return self.handover_gbs_per_thread * threads
-
-    def dram_gbs(self, threads: int) -> float:
-        return min(self.dram_gbs_per_thread * threads, self.most_dram_gbs)
-
 
 _ZEN = NominalRates(3.5, 32.0, 80.0, 32.0, 100.0)  # measured on a Zen 4 server: 117 GB/s of L2 at 3.65 GHz
 _XEON = NominalRates(2.7, 37.0, 22.0, 11.0, 130.0, 6.0)  # measured on 8 and 16 CPUs of an Emerald Rapids server
@@ -90,15 +81,11 @@ _RATES = {"sapphirerapids": _XEON, "emeraldrapids": _XEON, "graniterapids": _XEO
 """The rates by cpu; every cpu without an entry is estimated as a Zen 4 core."""
 
 
-def _rates(cpu: str) -> NominalRates:
-    return _RATES.get(cpu, _ZEN)
-
-
 MOST_CORES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu(Tolerant):
+class Cpu(Machine):
     """One CPU as code generation, the prior and the tuning records see it.
 
     L1 and L2 sizes are per core. The L3 size is the size of one shared cache; the L2 stands in for a missing L3.
@@ -127,7 +114,6 @@ class Cpu(Tolerant):
     l2_gbs: Rate
     l3_gbs: Rate
     dram_gbs: Rate
-    temperature: Temperature = Temperature.WARM
     handover_gbs: Rate = 160.0
     """The rate of reads of data that another core wrote last, for all threads together."""
     cores: Count = MOST_CORES
@@ -148,8 +134,8 @@ class Cpu(Tolerant):
         return {"kind": "cpu", **values, "cold": self.is_cold, **written}
 
     @property
-    def is_cold(self) -> bool:
-        return self.temperature is Temperature.COLD
+    def last_cache_bytes(self) -> int:
+        return self.l3_bytes
 
     @property
     def structures(self) -> TilingStructures:
@@ -168,10 +154,7 @@ class Cpu(Tolerant):
         return self.isa != "sse"
 
     def lanes(self, dtype: Dtype) -> int:
-        """Returns the number of elements of one vector.
-
-        Narrow types are computed in 32-bit lanes, so a bool has as many lanes as an f32.
-        """
+        """Returns the number of elements of one vector. Narrow types are computed in 32-bit lanes."""
         return self.vector_bytes // max(4, ITEMSIZE[dtype])
 
     def key(self) -> str:
@@ -190,10 +173,7 @@ class Cpu(Tolerant):
 
     @property
     def folds_broadcasts(self) -> bool:
-        """True if a multiply-add broadcasts one element to all lanes, without a separate instruction.
-
-        Assumed for Arm: its kernels were never timed.
-        """
+        """True if a multiply-add broadcasts an element to all lanes; assumed for Arm, which was never timed."""
         return self.isa not in ("avx2", "sse")
 
     @property
@@ -243,24 +223,13 @@ class Cpu(Tolerant):
             raise UserError(f"a target needs at least one thread, got {threads}")
         if threads == self.threads:
             return self
-        rates = _rates(self.cpu)
-        shared = {"l3_gbs": rates.l3_gbs(threads), "dram_gbs": rates.dram_gbs(threads)}
-        return replace(self, threads=threads, **shared, handover_gbs=rates.handover_gbs(threads))
+        rates = _nominal(self.cpu, ISAS[self.isa], threads)
+        return replace(self, threads=threads, **{k: rates[k] for k in ("l3_gbs", "dram_gbs", "handover_gbs")})
 
     def with_nominal_rates(self) -> "Cpu":
         """Returns the machine with nominal rates and coefficients, as before any measurement."""
         rates = _nominal(self.cpu, ISAS[self.isa], self.threads)
         return replace(self, **rates, coefficients=CPU_COEFFICIENTS)
-
-    def with_weights(self, weights_bytes: int) -> "Cpu":
-        """Returns the target at the temperature of a model with so many bytes of weights."""
-        return self.with_cold_weights(Temperature.of(weights_bytes, self.l3_bytes) is Temperature.COLD)
-
-    def with_cold_weights(self, cold: bool | None) -> "Cpu":
-        """Returns the machine at the cold or the warm temperature; None keeps its own."""
-        if cold is None or cold == self.is_cold:
-            return self
-        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
 
     def __str__(self) -> str:
         return (
@@ -284,10 +253,7 @@ class Caches:
 
 
 def cross(isa: str) -> Cpu:
-    """Returns a typical machine of an instruction set, for assembly only.
-
-    Raises UserError for an unknown instruction set.
-    """
+    """Returns a typical machine of an instruction set, for assembly only. Raises UserError for an unknown set."""
     if isa not in ISAS:
         raise UserError(f"unknown instruction set {isa!r}; known are {', '.join(ISAS)}")
     it = ISAS[isa]
@@ -327,11 +293,11 @@ class _Rates(TypedDict):
 
 
 def _nominal(cpu: str, isa: Isa, threads: int) -> _Rates:
-    rates = _rates(cpu)
+    rates = _RATES.get(cpu, _ZEN)
     return {
         "peak_gflops": isa.vector_bytes / 4 * 2 * _fma_per_cycle(cpu, isa) * rates.ghz,
         "l2_gbs": rates.l2_bytes_per_cycle * rates.ghz,
-        "l3_gbs": rates.l3_gbs(threads),
-        "dram_gbs": rates.dram_gbs(threads),
-        "handover_gbs": rates.handover_gbs(threads),
+        "l3_gbs": rates.l3_gbs_per_thread * threads,
+        "dram_gbs": min(rates.dram_gbs_per_thread * threads, rates.most_dram_gbs),
+        "handover_gbs": rates.handover_gbs_per_thread * threads,
     }

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from stormdrop.base.codec import Count, Range, Rate, Tolerant
 from stormdrop.base.errors import UserError
 from stormdrop.ir.expr import ITEMSIZE, Dtype
-from stormdrop.target import Temperature
+from stormdrop.target import Machine
 from stormdrop.target.microkernels import MATRIX_KERNELS, MULTIPLY_ADD, PRECISIONS, Microkernel, Precision
-from stormdrop.target.structures import GPU_STRUCTURES, TilingStructures
+from stormdrop.target.structures import GPU_STRUCTURES
 
 WARP = 32
 """Threads that execute one instruction together, on every NVIDIA GPU."""
@@ -39,9 +39,7 @@ class GpuCoefficients(Tolerant):
     unstaged_factor: Rate = 4.0  # the cost factor of operands of a tile that every thread loads from the L1; h200
     sector_bytes: Rate = 32.0  # nominal: the traffic of a request per cache line it touches
     function_instructions: Rate = 20.0  # exp, tanh, erf, ...; counted
-    turn_instructions: Rate = (
-        24.0  # the cost of a turn of an unrolled loop: control, and loads that do not overlap; h200
-    )
+    turn_instructions: Rate = 24.0  # of a turn of an unrolled loop: control, and loads that do not overlap; h200
     division_instructions: Rate = 10.0  # counted
     rounding_instructions: Rate = 7.0  # of an f32 to a half; counted
     index_instructions: Rate = 6.0  # of each tile that a thread stores; counted
@@ -73,7 +71,7 @@ GPU_COEFFICIENTS = GpuCoefficients(version=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu(Tolerant):
+class Gpu(Machine):
     """One GPU as code generation, the estimate and the tuning records see it.
 
     Limits are CUDA's. `l2_gbs` and `dram_gbs` are for all multiprocessors together.
@@ -100,7 +98,6 @@ class Gpu(Tolerant):
     """bf16 multiply-adds that one multiprocessor's matrix units make in a cycle, by mma.sync; of tf32 half as many."""
     precision: Precision = "f32"
     """The precision of the factors of f32 products and convolutions; sums are always f32."""
-    temperature: Temperature = Temperature.WARM
     coefficients: GpuCoefficients = GPU_COEFFICIENTS
     ordinal: Annotated[int, Range(0, 1023)] = 0
     """CUDA's number of the machine's GPU that runs the code; not part of the target's identity."""
@@ -112,24 +109,15 @@ class Gpu(Tolerant):
 
     # The interface that all kinds of target share
 
-    @property
-    def is_cold(self) -> bool:
-        return self.temperature is Temperature.COLD
-
-    def with_weights(self, weights_bytes: int) -> "Gpu":
-        """Returns the target at the temperature of a model with so many bytes of weights."""
-        return self.with_cold_weights(Temperature.of(weights_bytes, self.l3_bytes) is Temperature.COLD)
-
-    def with_cold_weights(self, cold: bool | None) -> "Gpu":
-        """Returns the GPU at the cold or the warm temperature; None keeps its own."""
-        if cold is None or cold == self.is_cold:
-            return self
-        return replace(self, temperature=Temperature.COLD if cold else Temperature.WARM)
-
-    @property
-    def structures(self) -> TilingStructures:
-        """The loop levels that a stage may have on this kind of machine."""
-        return GPU_STRUCTURES
+    structures = GPU_STRUCTURES
+    """The loop levels that a stage may have on this kind of machine."""
+    vector_bytes = 16
+    """The widest access of a thread."""
+    has_fma = has_f16 = True
+    triple, features, function_attributes = GPU_TRIPLE, "+ptx80", ""
+    """Facts that LLVM needs."""
+    reach_bytes = 1 << 23
+    """The largest offset of an address from its pointer that needs no instruction of its own: 24 bits."""
 
     @property
     def microkernels(self) -> tuple[Microkernel, ...]:
@@ -144,23 +132,9 @@ class Gpu(Tolerant):
 
     def with_precision(self, precision: str) -> "Gpu":
         """Returns the same GPU at a precision. Raises UserError for an unknown precision."""
-        for known in PRECISIONS:
-            if known == precision:
-                return replace(self, precision=known)
-        raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
-
-    @property
-    def vector_bytes(self) -> int:
-        """The widest access of a thread."""
-        return 16
-
-    @property
-    def has_fma(self) -> bool:
-        return True
-
-    @property
-    def has_f16(self) -> bool:
-        return True
+        if precision not in PRECISIONS:
+            raise UserError(f"unknown precision {precision!r:.60}; known are {', '.join(PRECISIONS)}")
+        return replace(self, precision=precision)
 
     @property
     def threads(self) -> int:
@@ -181,9 +155,10 @@ class Gpu(Tolerant):
         return self.architecture
 
     @property
-    def l3_bytes(self) -> int:
-        """The size of the last cache, under its name on CPUs."""
+    def last_cache_bytes(self) -> int:
         return self.l2_bytes
+
+    l3_bytes = last_cache_bytes  # under its name on CPUs
 
     @property
     def l3_gbs(self) -> float:
@@ -203,29 +178,10 @@ class Gpu(Tolerant):
         """The peak of all multiprocessors in f32."""
         return 2.0 * self.fma_lanes * self.multiprocessors * self.clock_ghz
 
-    # Facts that LLVM needs
-
-    @property
-    def triple(self) -> str:
-        return GPU_TRIPLE
-
     @property
     def cpu(self) -> str:
         """LLVM's name of the processor."""
         return self.architecture
-
-    @property
-    def features(self) -> str:
-        return "+ptx80"
-
-    @property
-    def function_attributes(self) -> str:
-        return ""
-
-    @property
-    def reach_bytes(self) -> int:
-        """The largest offset of an address from its pointer that needs no instruction of its own: 24 bits."""
-        return 1 << 23
 
     def __str__(self) -> str:
         return (
@@ -234,21 +190,10 @@ class Gpu(Tolerant):
         )
 
 
-def _gpu(
-    name: str,
-    architecture: str,
-    multiprocessors: int,
-    threads: int,
-    blocks: int,
-    shared_kib: tuple[int, int],
-    l2_mib: int,
-    clock_ghz: float,
-    fma_lanes: int,
-    l2_gbs: float,
-    dram_gbs: float,
-    matrix_products: float,
-) -> Gpu:
-    """Returns a GPU; `shared_kib` is the shared memory of a block, and of a multiprocessor."""
+def _gpu(name: str, architecture: str, *numbers: float) -> Gpu:
+    """Returns a GPU; `numbers` are a row of the table below, with sizes in KiB and MiB."""
+    multiprocessors, threads, blocks, block_kib, multiprocessor_kib, l2_mib = map(int, numbers[:6])
+    clock_ghz, fma_lanes, l2_gbs, dram_gbs, matrix_products = numbers[6:]
     return Gpu(
         name=name,
         architecture=architecture,
@@ -258,11 +203,11 @@ def _gpu(
         blocks_per_multiprocessor=blocks,
         registers_per_thread=255,
         registers_per_multiprocessor=65536,
-        shared_bytes_per_block=shared_kib[0] << 10,
-        shared_bytes_per_multiprocessor=shared_kib[1] << 10,
+        shared_bytes_per_block=block_kib << 10,
+        shared_bytes_per_multiprocessor=multiprocessor_kib << 10,
         l2_bytes=l2_mib << 20,
         clock_ghz=clock_ghz,
-        fma_lanes=fma_lanes,
+        fma_lanes=int(fma_lanes),
         l2_gbs=l2_gbs,
         dram_gbs=dram_gbs,
         matrix_products=matrix_products,
@@ -272,10 +217,10 @@ def _gpu(
 ARCHITECTURES: dict[str, Gpu] = {
     g.architecture: g
     for g in (
-        _gpu("A100", "sm_80", 108, 2048, 32, (163, 164), 40, 1.41, 64, 4000.0, 1555.0, 870.0),
-        _gpu("RTX 3080", "sm_86", 68, 1536, 16, (99, 100), 5, 1.71, 128, 1800.0, 760.0, 256.0),
-        _gpu("RTX 4090", "sm_89", 128, 1536, 24, (99, 100), 72, 2.52, 128, 5000.0, 1008.0, 512.0),
-        _gpu("H200", "sm_90", 132, 2048, 32, (227, 228), 50, 1.83, 128, 5500.0, 4000.0, 1230.0),
+        _gpu("A100", "sm_80", 108, 2048, 32, 163, 164, 40, 1.41, 64, 4000.0, 1555.0, 870.0),
+        _gpu("RTX 3080", "sm_86", 68, 1536, 16, 99, 100, 5, 1.71, 128, 1800.0, 760.0, 256.0),
+        _gpu("RTX 4090", "sm_89", 128, 1536, 24, 99, 100, 72, 2.52, 128, 5000.0, 1008.0, 512.0),
+        _gpu("H200", "sm_90", 132, 2048, 32, 227, 228, 50, 1.83, 128, 5500.0, 4000.0, 1230.0),
     )
 }
 """The named default of every architecture that code is generated for."""

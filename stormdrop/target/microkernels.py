@@ -1,7 +1,7 @@
 """Micro-kernels: the innermost step of a matrix product, as instructions of a machine.
 
 One step combines a register tile of accumulators with `rows` broadcast operands and `columns` vector operands: acc[m,
-n] += sum over k of a[m, k] * b[k, n]. `codegen.outer_product` spells the steps of a thread, `codegen.matrix_product`
+n] += sum over k of a[m, k] * b[k, n]. `codegen.tile` spells the steps of a thread, `codegen.matrix_product`
 the steps of a warp.
 """
 

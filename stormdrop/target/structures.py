@@ -7,12 +7,28 @@ A structure has a name, one letter for each level from the outermost.
   R cut the reduce axes (across threads; serial loops).
 
 Schedules in files name structures; this module defines the kind of loop of each level.
+
+The scopes of a kernel's buffers: their memory and their writers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+
+class Scope(Enum):
+    """The memory of one buffer; the value is the word in files. All but scratch are entries of the pointer table."""
+
+    INPUT = "input"  # the caller's, read
+    CONSTANT = "constant"  # known when the kernel is loaded
+    OUTPUT = "output"  # the caller's, written
+    PACKED = "packed"  # constants in the order in which the kernel reads them, written when it is loaded
+    WORKSPACE = "shared"  # between the phases of one call, for all of its threads
+    SCRATCH = "scratch"  # of one thread, within one phase
+
+    def __str__(self) -> str:
+        return self.name.lower()
 
 
 class LoopKind(Enum):
@@ -22,9 +38,7 @@ class LoopKind(Enum):
     BLOCK = "block"  # one thread block of a GPU each
     VIRTUAL_THREAD = "virtual thread"  # interleaved within a GPU thread, strided by the thread block
     THREAD = "thread"  # one thread of a thread block each
-    WARP = (
-        "warp"  # one warp of a thread block each: its lanes hold one tile together, as matrix instructions lay it out
-    )
+    WARP = "warp"  # one warp of a thread block each: its lanes hold one tile, as matrix instructions lay it out
     SERIAL = "serial"  # one after the other
     REGISTER = "register"  # all unrolled: the register tile
 

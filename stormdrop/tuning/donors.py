@@ -16,7 +16,7 @@ from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.donors import Donor
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
-from stormdrop.tuning.model_task import least_seconds
+from stormdrop.tuning.model_task import estimated_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def donors_of_model(
     rules: Sequence[Rule] = RULES,
 ) -> list[TaskDonors]:
     """Returns every task of a model with its donors; with `models`, donors of these models or machines only."""
-    seconds = {use.task.digest: use.count * least_seconds(use.task, target) for use in parts.tasks}
+    seconds = {use.task.digest: use.count * estimated_seconds(use.task, target) for use in parts.tasks}
     whole = sum(seconds.values()) or 1.0
     return [
         TaskDonors(

@@ -9,7 +9,7 @@ from math import log2
 from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
-from stormdrop.space.judge import judge_of
+from stormdrop.space.judge import judge_of, least_seconds
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.verdict import NO_CHALLENGER, Verdict
 from stormdrop.target.machine import Target
@@ -45,7 +45,7 @@ class ModelTask:
     ) -> None:
         """Creates the state of a task; `counts` holds the number of its calls in each model."""
         self.use, self.counts, self.tools, self._tell = use, tuple(counts), tools, tell
-        self.estimate = least_seconds(use.task, tools.target)
+        self.estimate = estimated_seconds(use.task, tools.target)
         self.known = 0
         self.stored: Verdict | None = None
         if (store := tools.timing_store) is not None:
@@ -245,12 +245,9 @@ def _seconds(score: Score | None) -> float | None:
     return None if score is None else score.seconds
 
 
-def least_seconds(task: Task, target: Target) -> float:
-    """Returns the least time for a task's operations and bytes, plus the cost of a call: the estimate before
-    measuring.
-    """
-    compute, memory = task.flops / (target.peak_gflops * target.threads), task.minimal_bytes / target.l3_gbs
-    return max(compute, memory) / 1e9 + LAUNCH_SECONDS
+def estimated_seconds(task: Task, target: Target) -> float:
+    """Returns the estimate of a task's seconds before measuring: the least seconds, and the cost of a call."""
+    return least_seconds(task, target) + LAUNCH_SECONDS
 
 
 def negligible(tasks: Iterable[ModelTask]) -> set[ModelTask]:

@@ -16,7 +16,7 @@ import stormdrop.tuning.operator as operator
 from stormdrop.cli.op import measured
 from stormdrop.measure.result import Failure
 from stormdrop.report.operator import print_operator
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.default import default_schedule
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.store import Store

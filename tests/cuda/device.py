@@ -36,7 +36,7 @@ from stormdrop.measure.result import Failure
 from stormdrop.model.prepared import PreparedKernel
 from stormdrop.operators import catalogue
 from stormdrop.space.sketch import sketches
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 Array = NDArray[Any]
 HANG_SECONDS = 5

@@ -9,7 +9,7 @@ import pytest
 
 from stormdrop.base.codec import Malformed, decode, encode, text_of, tree_of
 from stormdrop.device.artifact import Artifact, BufferSpec, Launch
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 BUFFERS = (BufferSpec("x", "f32", Scope.INPUT, 12), BufferSpec("w", "f32", Scope.CONSTANT, 7, resident=False))
 HOST = Artifact(b"object", BUFFERS, (8, 3), (5,), 640)

@@ -31,7 +31,7 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target import ALIGN_BYTES, whole_lines
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.adder import adder
 from tests.support.distant_device import DistantDevice
 from tests.support.fake_cuda import FakeCudaDevice

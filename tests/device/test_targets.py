@@ -29,7 +29,7 @@ from stormdrop.model.open_model import load_compiled
 from stormdrop.model.package import load
 from stormdrop.target.gpu import GPU_TRIPLE, gpu
 from stormdrop.target.machine import target_from_json
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.device.test_artifact import GPU
 from tests.support.fake_cuda import FakeCudaDevice
 

@@ -26,7 +26,7 @@ from stormdrop.device.device import (
     OutputArray,
 )
 from stormdrop.device.host_device import HostMemory, HostPacker, host_device
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.emulator.launch import Order, launch
 from tests.emulator.memory import POISON, GlobalBuffer, Pointer
 from tests.emulator.reading import read

@@ -9,7 +9,7 @@ from stormdrop.base.errors import BuildError
 from stormdrop.device.artifact import Artifact, BufferSpec, Launch
 from stormdrop.device.device import BoundCall, BufferPlace, InputArray, OutputArray
 from stormdrop.model.prepared import PreparedKernel
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.emulator import kernels
 from tests.emulator.device import EmulatedDevice
 from tests.emulator.faults import Fault

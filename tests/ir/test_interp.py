@@ -176,12 +176,6 @@ def test_what_is_not_chosen_is_not_read():
     np.testing.assert_array_equal(y, [-1, -1, 1, 2, 3, -1, -1])
 
 
-def test_a_guard_that_does_not_guard_is_refused():
-    x, i = tensor("X", (3,)), axis(7)
-    with pytest.raises(UserError, match=r"reads dimension 0 .* outside 0 to 2"):
-        compute("Y", i, select(i >= 2, x[i - 2], 0.0))
-
-
 def test_nested_guards_are_joined():
     x, i, j = tensor("X", (2, 2)), axis(4), axis(4)
     body = select(i < 2, select(j < 2, x[i, j], 0.0), 1.0)

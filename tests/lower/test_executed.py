@@ -23,7 +23,7 @@ from stormdrop.model.prepared import PreparedKernel
 from stormdrop.operators.catalogue import build
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 FMA = re.compile(r"call .*@llvm\.fma\.(?:v(\d+))?f32\(")
 

@@ -17,7 +17,7 @@ from stormdrop.lower.program import View
 from stormdrop.lower.touches import Columns, PhaseTouches, Touch, touches_of
 from stormdrop.space.default import default_point
 from stormdrop.space.sketch import sketches
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.drawn_graphs import draw
 from tests.support.traced import KERNEL, TraceLog
 from tests.support.trials import GRAPHS

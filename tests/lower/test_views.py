@@ -8,7 +8,7 @@ from stormdrop.lower.lower import lower
 from stormdrop.lower.program import Finish, View, statements
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import cross
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 def test_a_tensor_in_between_may_have_the_name_of_an_output_that_lies_otherwise() -> None:

@@ -16,7 +16,7 @@ from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 QUICK = MeasureSettings(run_timeout=1.5, min_seconds=0.002, memory_limit_bytes=320 << 20)
 

@@ -21,7 +21,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import BuildReply
 from stormdrop.measure.worker import RunnerRole, answer
 from stormdrop.target.gpu import gpu
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.fake_cuda import FakeCudaDevice, as_launched
 from tests.support.workers import MemoryLink
 

@@ -20,7 +20,7 @@ from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.workers import worker_pids
 
 Draw = Callable[[Task, int], list[Schedule]]

@@ -30,7 +30,7 @@ from stormdrop.model.profile import Profile, ProfileRow, profile_of
 from stormdrop.model.verify_image import verify
 from stormdrop.model.weights import pack
 from stormdrop.operators import catalogue
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.images import Draft, poisoned
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ from stormdrop.lower.program import Program, View
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target, target_from_json
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 DATA = Path(__file__).parent / "data"
 CASES, EXPECTED, DEFAULTS, ACCEPTED = (

@@ -16,7 +16,7 @@ from stormdrop.device.host_device import host_device
 from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.model.prepared import PreparedKernel
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.replay.cases import Case
 from tests.support.guarded import Arena, bind
 

@@ -9,11 +9,13 @@ from stormdrop.base.errors import ScheduleError
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import partition
 from stormdrop.operators.catalogue import build
-from stormdrop.space.default import GAIN, default_schedule, ranked
-from stormdrop.space.judge import judge_of
+from stormdrop.space.default import GAIN, default_point, default_schedule, ranked
+from stormdrop.space.judge import arithmetic_seconds, judge_of, least_seconds
 from stormdrop.space.moves import neighbour_rows
+from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import replay, sketches
 from stormdrop.target.cpu import cross
+from stormdrop.target.gpu import gpu
 from tests.support.graphs import graph_of
 from tests.support.tasks import random_task
 
@@ -83,3 +85,19 @@ def test_a_variant_is_left_out_only_where_it_cannot_win() -> None:
         for sketch in sketches(task, TARGET):
             points = sketch.sample_legal(50, np.random.default_rng(seed))
             assert judge_of(TARGET).least_seconds(sketch.structure) <= sketch.prior(points).min()
+
+
+def test_the_default_of_a_task_is_searched_once_and_cannot_be_changed() -> None:
+    task = build("GMM", (1, 16, 16, 16))
+    sketch, point = default_point(task, TARGET)
+    assert default_point(task, TARGET, list(RULES))[0] is sketch
+    assert default_point(task, TARGET.with_threads(TARGET.threads + 1))[0] is not sketch
+    with pytest.raises(ValueError, match="read-only"):
+        point[0] = 1
+
+
+def test_the_least_time_of_a_task_is_its_operations_or_its_bytes_at_full_rate() -> None:
+    product, total = build("GMM", (1, 2048, 2048, 2048)), build("DOT", (1 << 20,))
+    assert least_seconds(product, TARGET) == arithmetic_seconds(product, TARGET) / TARGET.threads
+    assert least_seconds(product, gpu()) == pytest.approx(2 * 2048**3 / (gpu().peak_gflops * 1e9))
+    assert least_seconds(total, TARGET) == pytest.approx(total.minimal_bytes / (TARGET.l3_gbs * 1e9))

@@ -15,7 +15,7 @@ from stormdrop.device.host import detect
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
 from stormdrop.space.access import axes_of, is_linear
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel, nest_of
 from stormdrop.space.operands import Operand

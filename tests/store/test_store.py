@@ -11,7 +11,7 @@ import pytest
 
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Timing
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import sketches
 from stormdrop.space.structure import DerivationStep

@@ -8,7 +8,7 @@ from stormdrop.codegen import ENTRY
 from stormdrop.codegen.llvm import assemble
 from stormdrop.device.artifact import Artifact, BufferSpec
 from stormdrop.device.host import detect
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 
 @cache

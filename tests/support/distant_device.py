@@ -18,7 +18,7 @@ from stormdrop.device.arrays import aligned
 from stormdrop.device.artifact import Artifact, Group
 from stormdrop.device.device import Argument, Array, BoundCall, BufferPlace, Bytes, InputArray, OutputArray, Seconds
 from stormdrop.ir.expr import NUMPY
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support.copying_recording import CopyingRecording
 
 Function = ctypes.CFUNCTYPE(

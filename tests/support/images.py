@@ -20,7 +20,7 @@ from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.weights import pack
 from stormdrop.space.default import default_schedule
 from stormdrop.target import whole_lines
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 Array = NDArray[Any]
 

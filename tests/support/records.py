@@ -9,7 +9,7 @@ import numpy as np
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.verdict import Verdict

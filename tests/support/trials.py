@@ -39,7 +39,7 @@ from stormdrop.space.sketch import Points, Sketch, replay, sketches
 from stormdrop.target import ALIGN_BYTES
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 from tests.support import drawn_graphs
 from tests.support.guarded import Arena, Bound, bind
 from tests.support.paths import observe

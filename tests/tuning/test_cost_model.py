@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.tuning.cost_model import CostModel, CostSettings
 
 ROWS, VECTORS, TILES, PRIOR = (FEATURES.index(name) for name in ("rows", "vectors", "tiles", "prior"))
@@ -321,7 +321,7 @@ def test_rows_of_a_store_are_of_the_group_that_they_are_named_after() -> None:
 
 def test_the_library_is_imported_by_training_alone() -> None:
     script = (
-        "import sys, numpy, stormdrop.tuning.cost_model as m; from stormdrop.space.cpu_features import FEATURES; "
+        "import sys, numpy, stormdrop.tuning.cost_model as m; from stormdrop.space.cpu_judge import FEATURES; "
         "m.CostModel(FEATURES).predict(numpy.zeros((2, 64))); print('lightgbm' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

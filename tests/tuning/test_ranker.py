@@ -6,7 +6,7 @@ import numpy as np
 
 from stormdrop.device.host import detect
 from stormdrop.operators.catalogue import build
-from stormdrop.space.cpu_features import FEATURES
+from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.tuning.cost_model import CostModel, ModelRanker
 from tests.support.synthetic import PriorRanker

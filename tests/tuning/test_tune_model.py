@@ -41,7 +41,7 @@ from stormdrop.tuning.model_events import (
     TaskMoved,
     TunedModel,
 )
-from stormdrop.tuning.model_task import least_seconds
+from stormdrop.tuning.model_task import estimated_seconds
 from stormdrop.tuning.random import RandomSearch
 from stormdrop.tuning.strategies import Context
 from stormdrop.tuning.strategy import Strategy
@@ -216,7 +216,7 @@ def test_every_task_is_measured_with_its_default_before_any_gets_more() -> None:
     first = fake.batches[: len(parts.tasks)]
     assert {task.digest for task, _ in first} == {use.task.digest for use in parts.tasks}
     assert all(default_schedule(task, TARGET) in batch and len(batch) <= FIRST for task, batch in first)
-    estimates = [least_seconds(task, TARGET) for task, _ in first]
+    estimates = [estimated_seconds(task, TARGET) for task, _ in first]
     assert estimates == sorted(estimates, reverse=True)
 
 

@@ -22,7 +22,7 @@ from stormdrop.device.cuda.context import Attribute
 from stormdrop.device.cuda.device import CudaDevice
 from stormdrop.device.device import BoundCall, BufferPlace
 from stormdrop.target.gpu import GPU_TRIPLE, WARP
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 PTX_VERSION = "+ptx80"
 

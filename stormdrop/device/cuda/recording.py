@@ -36,7 +36,7 @@ from stormdrop.device.device import (
     Seconds,
     own,
 )
-from stormdrop.target.scope import Scope
+from stormdrop.target.structures import Scope
 
 PhaseLaunch = tuple[c_void_p, Launch]
 """The function of a phase, and its grid."""
