@@ -33,7 +33,7 @@ from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.machine import Target
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.api import tune
 
 RESULTS = Path(__file__).parent / "results" / "choice.json"
 KERNELS: tuple[tuple[str, tuple[int, ...]], ...] = (

@@ -42,7 +42,7 @@ from stormdrop.space.default import default_schedule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import sketches
 from stormdrop.target.cpu import Cpu
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.api import tune
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 SIX: tuple[tuple[str, tuple[int, ...]], ...] = (

@@ -26,9 +26,10 @@ from stormdrop import zoo
 from stormdrop.device.host import detect
 from stormdrop.store.store import Store
 from stormdrop.tuning.divide import Divide, Gradient
-from stormdrop.tuning.model_events import ModelEvent, TaskMoved, TaskRow
-from stormdrop.tuning.tune_model import tune_models
+from stormdrop.tuning.events import Event, Measured, Moved
+from stormdrop.tuning.tuned import TaskRow
 from tests.support.divisions import ByShare
+from tests.support.tuning import tune_models
 
 RESULTS = Path(__file__).parent / "results" / "division.json"
 Curve = list[tuple[float, float]]
@@ -54,8 +55,8 @@ def seconds_until(curve: Curve, objective: float) -> float:
 def searched(name: str, threads: int, seconds: float, divide: Divide, seed: int) -> Curve:
     moves: list[tuple[float, TaskRow]] = []
 
-    def listen(event: ModelEvent) -> None:
-        if isinstance(event, TaskMoved):
+    def listen(event: Event) -> None:
+        if isinstance(event, (Measured, Moved)):
             moves.append((event.elapsed, event.row))
 
     tune_models(

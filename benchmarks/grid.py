@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.measure.replay import TableSpace
 from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import Points, Sketch
+from stormdrop.testing.tables import TableSpace
 
 SIZES = (1, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # choices that a knob has while a grid grows, or all of its own
 GOOD = 0.08  # a point is good whose estimate is this share above the best one's

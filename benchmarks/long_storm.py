@@ -19,8 +19,8 @@ from benchmarks.search_bench import ONE_EACH, Bench, Case, ratio, seconds_in_tur
 from stormdrop.measure.result import Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.target.machine import Target
-from stormdrop.tuning.events import Tuned
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.api import tune
+from stormdrop.tuning.tuned import Tuned
 
 LONG_TRIALS = 2000
 LONG: tuple[Case, ...] = tuple(case for case in ONE_EACH if case[0] != "C3D")

@@ -31,7 +31,6 @@ from stormdrop.base.errors import RunError, StormdropError, UserError
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
@@ -40,9 +39,10 @@ from stormdrop.space.default import ranked
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.machine import Target
+from stormdrop.testing.tables import Table, TableSpace
 from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.resources import Measures
 from stormdrop.tuning.reuse import refitted
-from stormdrop.tuning.tools import Measures
 
 SAMPLES = 2048  # points of a sketch that the prior looks at
 SCOUTS = 384  # points of all sketches that are measured before a grid is chosen

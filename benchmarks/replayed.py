@@ -31,12 +31,11 @@ import numpy as np
 
 from benchmarks.core import say
 from stormdrop.device.threads import available_cpus
-from stormdrop.measure.replay import Table, TableSpace
+from stormdrop.testing.replay import run_on_table
+from stormdrop.testing.tables import Table, TableSpace
 from stormdrop.tuning.droplet import Droplet
-from stormdrop.tuning.random import RandomSearch
-from stormdrop.tuning.replay import run_on_table
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
+from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch, StrategyFactory
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Strategy, candidate
 
 TABLES = Path(__file__).parents[1] / "tests" / "data" / "tables"

@@ -53,16 +53,17 @@ from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, replay
 from stormdrop.store.record import versions
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.droplet import Droplet
-from stormdrop.tuning.events import Event, NewBest, Trial
+from stormdrop.tuning.events import Event, Measured
+from stormdrop.tuning.resources import RecordOrigin, Resources
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.session import Session
 from stormdrop.tuning.storm import Storm
 from stormdrop.tuning.strategies import Context, StrategyFactory, best_of_each
 from stormdrop.tuning.strategy import Candidate, Space, Strategy, candidate
-from stormdrop.tuning.tools import RecordOrigin, Tools
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tuned import Trial
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 REACH: tuple[tuple[Case, float, float], ...] = (  # a case, TVM's share of peak after 300 trials, the seconds it took
@@ -83,7 +84,7 @@ def child(case: Case, seed: int, threads: int) -> None:
     improvements: list[tuple[float, Schedule]] = []
 
     def listen(event: Event) -> None:
-        if isinstance(event, NewBest):
+        if isinstance(event, Measured) and event.is_best:
             improvements.append((time.time(), event.trial.schedule))
 
     target, task = detect(threads), build(*case)
@@ -298,9 +299,8 @@ def _droplet_from(
     from stormdrop.space.sketch import sketches
 
     session_spaces = [sketch for sketch, _, _ in ranked(sketches(task, bench.target))]
-    session = Session(
-        task, Tools(bench.target, measurer, factory, RecordOrigin("droplet", seed, versions(bench.target)), cost)
-    )
+    origin = RecordOrigin("droplet", seed, versions(bench.target))
+    session = Session(task, Resources(bench.target, measurer, factory, origin, cost))
     while session.round(16):
         pass
     timed = [t for t in trials if isinstance(t.result, Timing) and not t.result.stopped_early]

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.core import geometric_mean
 from benchmarks.replayed import TABLES
 from benchmarks.stored import StoredRows
-from stormdrop.measure.replay import Table
-from stormdrop.tuning.replay import run_on_table
+from stormdrop.testing.replay import run_on_table
+from stormdrop.testing.tables import Table
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.strategies import STRATEGIES
 

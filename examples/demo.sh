@@ -38,9 +38,9 @@ stormdrop tune "$network.onnx" --time "$time"
 trap 'exit 130' INT
 
 say "4. Race: first the untuned model of act 1, then the tuned model, compiled and checked anew."
-stormdrop bench "$network.onnx" --compiled "$network.sd" --seconds 1 $against
+stormdrop bench "$network.onnx" --compiled "$network.sd" --time 1 $against
 stormdrop compile "$network.onnx" -o tuned.sd
 stormdrop check "$network.onnx" --compiled tuned.sd
-stormdrop bench "$network.onnx" --compiled tuned.sd --seconds 1 $against
+stormdrop bench "$network.onnx" --compiled tuned.sd --time 1 $against
 
 say "Next, with a model of your own: $python -m stormdrop tune YOUR.onnx --time 5m, then bench or compile."

@@ -75,8 +75,7 @@ if TYPE_CHECKING:
     from stormdrop.store.store import Store
     from stormdrop.target.machine import Target
     from stormdrop.tuning.api import tune
-    from stormdrop.tuning.events import Tuned
-    from stormdrop.tuning.model_events import TunedModel
+    from stormdrop.tuning.tuned import Tuned, TunedModel
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -94,8 +93,7 @@ _LAZY = {
     "stormdrop.model.model": ("Model",),
     "stormdrop.model.open_model": ("OpenModel", "load"),
     "stormdrop.device.pool.pool": ("Pool",),
-    "stormdrop.tuning.events": ("Tuned",),
-    "stormdrop.tuning.model_events": ("TunedModel",),
+    "stormdrop.tuning.tuned": ("Tuned", "TunedModel"),
     "stormdrop.space.rules": ("RULES", "Rule"),
     "stormdrop.space.schedule": ("Schedule",),
     "stormdrop.space.sketch": ("Sketch", "sketches"),

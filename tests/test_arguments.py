@@ -49,7 +49,8 @@ TUNE: dict[str, Any] = {
     "seconds": ["3", 0, float("nan")],
     "seed": ["x", -1, 1.5],
     "store": ["x", 3],
-    "objective": [3],
+    "objective": [3, "fast"],
+    "kernel_value": [3],
     "search": [3, "x"],
     "reuse": [3],
     "donors": [3, "x"],
@@ -95,7 +96,9 @@ def test_tune_refuses_it(name: str, value: Any) -> None:
         sd.tune(TASK, **given)
 
 
-@pytest.mark.parametrize(("name", "value"), [("goal", "latency"), ("divide", 3), ("winograd", "no")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("objective", 3), ("objective", "fast"), ("divide", 3), ("winograd", "no")]
+)
 def test_tuning_a_model_refuses_it(model: Path, name: str, value: Any) -> None:
     given: Any = {"trials": 1, name: value}
     with pytest.raises(sd.UserError, match=name):

@@ -34,6 +34,7 @@ LAYERS = (
     "store",
     "compiler",
     "tuning",
+    "testing",
     "export",
     "compare",
     "doctor",
@@ -46,8 +47,7 @@ LAYER_OF = {"__main__": "api"}
 """Of modules in no package; the package itself, above all others, is the API."""
 
 UPWARDS: dict[str, set[str]] = {
-    "stormdrop.tuning.events": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
-    "stormdrop.tuning.model_events": {"stormdrop.report.model_html"},  # and so a `TunedModel`
+    "stormdrop.tuning.tuned": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
 }
 CYCLES: set[frozenset[str]] = {
     frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.power", "stormdrop.ir.printer"}),
@@ -56,9 +56,10 @@ CYCLES: set[frozenset[str]] = {
         {
             "stormdrop.tuning.curve",
             "stormdrop.report.html",
+            "stormdrop.report.objective",
             "stormdrop.report.plot",
             "stormdrop.report.search_result",
-            "stormdrop.tuning.events",
+            "stormdrop.tuning.tuned",
         }
     ),
 }
@@ -80,8 +81,8 @@ LATE: set[str] = {
     "stormdrop.pytorch",
     "stormdrop.report.model_reports",
     "stormdrop.report.watching",
-    "stormdrop.tuning.events",
-    "stormdrop.tuning.model_events",
+    "stormdrop.tuning.tune",
+    "stormdrop.tuning.tuned",
     "stormdrop.zoo",
 }
 """Modules that import others inside functions: to load them only when they are needed, or because of a cycle. Commands

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,8 @@ from stormdrop.lower.program import (
     statements,
 )
 from stormdrop.report import model_reports as report
-from stormdrop.tuning import events
+from stormdrop.tuning import loop
+from stormdrop.tuning.tuned import TaskRow
 from tests.conftest import DEFAULT_POINTS
 from tests.nets import public_names
 from tests.nets.catalogue import NETS
@@ -293,13 +295,13 @@ def test_an_event_of_tuning_with_wrong_seconds_is_caught(monkeypatch: pytest.Mon
         return {f"task {key}": value for key, value in described(task_events()).items()}
 
     assert not changed_entries("tuning", now())
-    right = events.NewBest
+    right = loop.Measured
 
-    def slower(trial: events.Trial, seconds: float) -> events.NewBest:
-        return right(trial, 2 * seconds)
+    def slower(row: TaskRow, *more: Any) -> loop.Measured:
+        return right(replace(row, seconds=2 * (row.seconds or 0.0)), *more)
 
-    monkeypatch.setattr(events, "NewBest", slower)
-    assert changed_entries("tuning", now()) == ["task NewBest: contents"]
+    monkeypatch.setattr(loop, "Measured", slower)
+    assert changed_entries("tuning", now()) == ["task Measured: contents"]
 
 
 def test_a_public_option_with_another_default_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import Cpu
 from stormdrop.tuning.in_model import REVERTED, accept
-from stormdrop.tuning.model_events import TunedModel, TunedTask
 from stormdrop.tuning.model_task import estimated_seconds
-from stormdrop.tuning.tools import Measures
+from stormdrop.tuning.resources import Measures
+from stormdrop.tuning.tuned import Tuned, TunedTask
 
 RACE_SECONDS = 2.0
 """Seconds for which a model is timed, with the best known schedules and with defaults each."""
@@ -73,7 +73,7 @@ def worth_in_model(name: str, target: Cpu, table: Table) -> ModelWorth:
         schedule = None if best is None or best.is_default else best.schedule
         about = use.id, use.calls[0].label, use.count, use.task.flops
         tasks.append(TunedTask(*about, task=use.task, schedule=schedule, default=None, verified=schedule is not None))
-    tuned = TunedModel(name, own, "recorded", 0, tuple(tasks), 0.0, "recorded")
+    tuned = Tuned(name, own, "recorded", 0, tuple(tasks), 0.0, "recorded")
     accepted = accept(parts, tuned, seconds=RACE_SECONDS)
     worth = accepted.in_model
     assert worth is not None

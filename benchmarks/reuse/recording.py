@@ -37,12 +37,12 @@ from stormdrop.store.donors import Kinship, kinship
 from stormdrop.store.record import DONOR, Record, versions
 from stormdrop.store.store import Store
 from stormdrop.target.cpu import Cpu
-from stormdrop.tuning.events import Event, NewBest
+from stormdrop.tuning.api import tune
+from stormdrop.tuning.events import Event, Measured
+from stormdrop.tuning.resources import Measures
 from stormdrop.tuning.reuse import MOST_DONORS
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.tools import Measures
-from stormdrop.tuning.tune import tune
-from stormdrop.tuning.tune_model import MODEL_SETTINGS
+from stormdrop.tuning.tune import MODEL_SETTINGS
 
 DONOR_LOADS, DONOR_ROUNDS = 6, 1
 """`loads` and `rounds` of `in_turns`, for re-fitted donors: with four, the luckiest of many candidates was chosen, and
@@ -178,7 +178,7 @@ class Recorder:
         began = self._clock()
 
         def listen(event: Event) -> None:
-            if isinstance(event, NewBest):
+            if isinstance(event, Measured) and event.is_best:
                 bests.append((self._clock() - began, event.trial.number, event.trial.schedule))
 
         is_long = kind == "long"

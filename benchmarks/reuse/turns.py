@@ -19,7 +19,7 @@ from stormdrop.measure.result import Failure, Timing
 from stormdrop.space.schedule import Schedule
 from stormdrop.target import Surroundings
 from stormdrop.target.machine import Target
-from stormdrop.tuning.tools import Measures
+from stormdrop.tuning.resources import Measures
 
 MOST_TOGETHER = 32
 HELD_BYTES = 2 << 30

@@ -50,10 +50,13 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "cold": _FLAG,
     "divide": (_has("next"), "a division (`Divide` in stormdrop.tuning.divide)"),
     "donors": (_is_list, "a list of names of models"),
-    "goal": (_has("slopes"), "a goal, such as TotalLatency() in stormdrop.tuning.goal"),
+    "kernel_value": _FUNCTION,
     "listen": _FUNCTION,
     "measurer": (_has("measure", "retime", "prove"), "a measurer"),
-    "objective": _FUNCTION,
+    "objective": (
+        lambda value: isinstance(value, str) or _has("slopes")(value),
+        "latency, speedup, or an object such as LatencyTargets in stormdrop.tuning.objectives",
+    ),
     "operators": (_is_list, "a list of sd.CustomOperator values"),
     "pool": (
         lambda value: isinstance(value, str) or _has("threads", "settings")(value),

@@ -261,8 +261,8 @@ Examples:
 @source_options
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads.")
-@options.count("--repeats", "Timed runs of each side.  [default: as --seconds says]")
-@options.duration("--seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
+@options.count("--repeats", "Timed runs of each side.  [default: as --time says]")
+@options.duration("--time", "seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
 @options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
 @click.option(
     "--busy",
@@ -305,7 +305,7 @@ def bench(
         with options.wrong_usage():
             PoolSettings.of(source.threads, spin, affinity).cpus()
     if repeats is not None and ctx.get_parameter_source("seconds") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--repeats and --seconds exclude each other: give either")
+        raise click.UsageError("--repeats and --time exclude each other: give either")
     if source.is_compiled and (against is not None or source.compiled is not None):
         raise click.UsageError("name the ONNX model it was made of, and give this file as --compiled FILE")
     clock = {"seconds": seconds, "repeats": repeats, "warm_up": warm_up}

@@ -55,7 +55,7 @@ def info(source: Source, passes: bool, as_json: bool) -> None:
     if passes:
         if source.is_compiled or as_json:
             raise click.UsageError("--passes prints text, of a model that is not compiled yet")
-        from stormdrop.report.passes import passes_text
+        from stormdrop.report.model_reports import passes_text
 
         for line in passes_text(source.open(is_any_size=True).graph):
             click.echo(line)
@@ -306,7 +306,7 @@ def _shown(source: Source, use: TaskUse, choice: Choice, target: Target, parts: 
     from stormdrop.compiler.choose import Origin
     from stormdrop.report.model_reports import Listed, calls_text, print_sections
     from stormdrop.report.operator import code_sections, print_sketches, sketches_json
-    from stormdrop.report.schedule import schedule_lines
+    from stormdrop.report.text import schedule_lines
     from stormdrop.space.default import default_schedule
 
     rules = source.rules

@@ -44,7 +44,7 @@ class _OperatorCommand(click.Command):
 Examples:
   stormdrop op conv2d 1 14 14 256 256 3 1 1                  a storm, then droplets until they find no more
   stormdrop op conv2d 1 14 14 256 256 3 1 1 --time 30s       for half a minute; --trials 300: so many candidates
-  stormdrop op matmul 512 512 512 --default --show asm       no search: the analytic choice, its machine code
+  stormdrop op matmul 512 512 512 --untuned --show asm       no search: the analytic choice, its machine code
   stormdrop op matmul 512 512 512 --search random --search storm+droplet --trials 200 --plot race.png
   stormdrop op softmax 1024 1024 --threads 1 --json          for a script
   stormdrop op matmul 512 512 512 --target cuda              on a GPU
@@ -59,7 +59,7 @@ Examples:
     show_default=True,
     help="Of the inputs; products of bf16 (matmul, bmm, matvec, dot) are summed and given as f32.",
 )
-@click.option("--default", "default_only", is_flag=True, help="Only time the analytic choice; search nothing.")
+@click.option("--untuned", is_flag=True, help="Only time the analytic choice; search nothing.")
 @click.option(
     "--search",
     "searches",
@@ -90,7 +90,7 @@ def op(
     name: str,
     args: tuple[int, ...],
     dtype: Dtype,
-    default_only: bool,
+    untuned: bool,
     searches: tuple[str, ...],
     trials: int | None,
     seconds: float | None,
@@ -107,7 +107,7 @@ def op(
 
     Ctrl-C ends a search with its results so far; a second one aborts.
     """
-    _refuse_contradictions(ctx, default_only, searches, as_json, show)
+    _refuse_contradictions(ctx, untuned, searches, as_json, show)
     rules = options.rules_with(own_rules)
     from stormdrop.operators.catalogue import build, resolve
 
@@ -123,8 +123,8 @@ def op(
     from stormdrop.tuning.operator import Plan
 
     console = notes()
-    store = None if default_only else open_store(store_path)
-    searched = () if default_only else searches
+    store = None if untuned else open_store(store_path)
+    searched = () if untuned else searches
     machine = options.machine(target_name, threads)
     plan = Plan(operator.name, sizes, task, machine, searched, trials, seconds, seed, store, rules)
     if dtype == "bf16" and isinstance(plan.target, Cpu) and not plan.target.has_bf16_dot:
@@ -134,7 +134,7 @@ def op(
     if plot_path is not None:
         from stormdrop.report.plot import save_plot
 
-        save_plot(plot_path, [f.tuned for f in report.found], report.peak_gflops)
+        save_plot(plot_path, [f.tuned for f in report.searches], report.peak_gflops)
         say(console, f"the progress is drawn in {plot_path}")
 
 
@@ -154,7 +154,7 @@ def measured(plan: Plan, console: Console, quiet: bool) -> OperatorReport:
 
 
 def _refuse_contradictions(
-    ctx: click.Context, default_only: bool, searches: tuple[str, ...], as_json: bool, show: tuple[str, ...]
+    ctx: click.Context, untuned: bool, searches: tuple[str, ...], as_json: bool, show: tuple[str, ...]
 ) -> None:
     if as_json and show:
         raise click.UsageError("--show prints text and --json prints one object: give either")
@@ -162,8 +162,8 @@ def _refuse_contradictions(
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
     kept = {"store_path": "--store", "plot_path": "--plot"}
     for parameter, option in {"searches": "--search", "trials": "--trials", "seconds": "--time", **kept}.items():
-        if default_only and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--default searches nothing: leave out {option}")
+        if untuned and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--untuned searches nothing: leave out {option}")
 
 
 def open_store(path: str | None) -> Store | None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.space.rules import Rule
     from stormdrop.target.machine import Target
-    from stormdrop.tuning.goal import Goal
+    from stormdrop.tuning.objectives import Objective
 
 _QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)")
 SEARCHES = ("random", "storm", "droplet", "storm+droplet")
@@ -62,12 +62,12 @@ def seconds_of(value: object) -> float:
     return seconds
 
 
-def goal_of(value: str) -> Goal:
+def objective_of(value: str) -> Objective:
     """Parses an objective: latency, speedup, or a target for each model such as 5ms,12ms."""
-    from stormdrop.tuning.goal import GeometricMean, LatencyTargets, TotalLatency
+    from stormdrop.tuning.objectives import NAMED, LatencyTargets
 
-    if value in ("latency", "speedup"):
-        return TotalLatency() if value == "latency" else GeometricMean()
+    if value in NAMED:
+        return NAMED[value]
     try:
         return LatencyTargets(tuple(seconds_of(part) for part in value.split(",")))
     except click.BadParameter as error:

@@ -33,9 +33,9 @@ AGES = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
 def filter_options(command: Any) -> Any:
-    target = click.option("--target", metavar="KEY", help="Only this machine's, named as `ls` prints it.")
+    machine = click.option("--machine", "target", metavar="KEY", help="Only this machine's, named as `ls` prints it.")
     cold = click.option("--cold/--warm", "cold", default=None, help="Only trials with weights out of cache, or in it.")
-    return target(cold(command))
+    return machine(cold(command))
 
 
 @click.group(epilog=EXAMPLES)

@@ -9,26 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
 from stormdrop.cli.op import open_store
 from stormdrop.cli.show_hint import print_show_hint
 from stormdrop.cli.source import Source, source_options
 from stormdrop.ir.shape import shapes_text
 from stormdrop.report.console import heading, notes, print_pairs, results, say
-from stormdrop.report.text import counted, expected_text, one_line, seconds_text, span_text, stored_text
+from stormdrop.report.text import counted, expected_text, seconds_text, span_text, stored_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from stormdrop.graph.partition import Partition
-    from stormdrop.space.rules import Rule
-    from stormdrop.store.store import Store
-    from stormdrop.store.verdict import Verdict
-    from stormdrop.tuning.goal import Goal
-    from stormdrop.tuning.model_events import ModelEvent, TunedModel
+    from stormdrop.tuning.events import Event
+    from stormdrop.tuning.objectives import Objective
+    from stormdrop.tuning.subject import Subject
+    from stormdrop.tuning.tuned import Tuned
 
 EARLY = 0.95
 """A search that spent less of its seconds seems to have ended early."""
@@ -53,8 +46,7 @@ Examples:
 @options.count("--patience", "End a task's search after so many trials without a gain of 1 %.  [default: 256]")
 @click.option(
     "--objective",
-    "goal",
-    type=options.goal_of,
+    type=options.objective_of,
     default="latency",
     show_default=True,
     metavar="latency|speedup|T,T,…",
@@ -88,7 +80,7 @@ def tune(
     trials: int | None,
     seconds: float | None,
     patience: int | None,
-    goal: Goal,
+    objective: Objective,
     weights: tuple[float, ...] | None,
     search: str,
     reuse: str,
@@ -109,118 +101,81 @@ def tune(
 
     Several sizes of one MODEL that leaves dimensions open are tuned together: repeat --shapes.
     """
-    from stormdrop.tuning.goal import TotalLatency, WeightedLatency
+    from stormdrop.device.targets import peak_meter
+    from stormdrop.report.logs import LogListener
+    from stormdrop.report.objective import objective_json, target_of
+    from stormdrop.report.progress import TuningProgress, print_tuned
+    from stormdrop.tuning.events import Warned
+    from stormdrop.tuning.objectives import TotalLatency, WeightedLatency
+    from stormdrop.tuning.tune import MODEL_SETTINGS, TuneOptions
+    from stormdrop.tuning.tune import tune as tune_subjects
 
     if len(sources) > 1 and sources[0].sizes:
         raise click.UsageError("--shapes gives several shapes of one input: tune one MODEL at several sizes")
     each = [at_size for source in sources for at_size in source.each_size()]
     if weights is not None:
-        if not isinstance(goal, TotalLatency):
+        if not isinstance(objective, TotalLatency):
             raise click.UsageError("--weights are for --objective latency")
         if len(weights) != len(each):
             raise click.UsageError(f"--weights gives {len(weights)} weights for {len(each)} models or sizes")
-        goal = WeightedLatency(weights)
-    rules = each[0].rules
-    read = [_read(at_size) for at_size in each]
-    models, keys = [parts for parts, _ in read], [key for _, key in read]
-    from stormdrop.device.targets import peak_meter
-    from stormdrop.report.logs import LogListener
-    from stormdrop.report.model_progress import ModelProgress, print_tuned
-    from stormdrop.report.objective import objective_json, target_of
-    from stormdrop.tuning.events import Warned
-    from stormdrop.tuning.tune_model import MODEL_SETTINGS, tune_models
-
+        objective = WeightedLatency(weights)
+    subjects = [_subject(at_size) for at_size in each]
     target = options.machine(target_name, threads)
     settings = MODEL_SETTINGS.on(target)
-    console, store = notes(), open_store(store_path)
-    decided: list[Verdict] = []
-    meter = peak_meter(target)
+    chosen = TuneOptions(
+        trials=trials,
+        seconds=seconds,
+        search=search,
+        seed=seed,
+        objective=objective,
+        settings=settings if patience is None else replace(settings, patience=patience),
+        rules=each[0].rules,
+        reuse=reuse,
+        donors=donors or None,
+    )
+    store, meter = open_store(store_path), peak_meter(target)
     peak_gflops = meter.gflops()
-    is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops=peak_gflops)
-    with ModelProgress(console, peak_gflops) as progress:
+    is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops)
+    with TuningProgress(notes(), peak_gflops) as progress:
 
-        def listen(event: ModelEvent) -> None:
+        def listen(event: Event) -> None:
             logged(event)
             if not is_logged and (not quiet or isinstance(event, Warned)):
                 progress(event)
 
-        found = tune_models(
-            models,
-            target,
-            trials=trials,
-            seconds=seconds,
-            goal=goal,
-            search=search,
-            seed=seed,
-            store=store,
-            listen=listen,
-            rules=rules,
-            reuse=reuse,
-            donors=donors or None,
-            settings=settings if patience is None else replace(settings, patience=patience),
-            decided=decided,
-        )
+        tuned_models = tune_subjects(subjects, target, chosen, store=store, listen=listen)
     peak_gflops = max(peak_gflops, meter.gflops())
     kept = str(store.path) if store is not None and store.path is not None else None
-    accepted = [
-        _accepted(parts, tuned, store, console, quiet, rules, decided, key)
-        for parts, tuned, key in zip(models, found, keys)
-    ]
     several = "models" if len(sources) > 1 else "sizes"
-    if not as_json:
-        for number, (source, tuned) in enumerate(zip(sources, accepted)):
-            if len(accepted) > 1:
-                heading(results(), tuned.name if len(sources) > 1 else f"{tuned.name} at {shapes_text(tuned.shapes)}")
-            print_tuned(results(), tuned, peak_gflops)
-            if tuned.costliest is not None:
-                print_show_hint(results(), source, tuned.costliest.id)
-            _print_summary(tuned, target_of(goal, number), is_alone=len(accepted) == 1)
-        _print_search(accepted, goal, kept, seconds, several)
     if as_json:
-        objective = objective_json(goal, accepted)
-        shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective}
+        shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective_json(objective, tuned_models)}
         reports = [
             {**tuned.to_json(), **shared, "in_model": None if tuned.in_model is None else tuned.in_model.to_json()}
-            for tuned in accepted
+            for tuned in tuned_models
         ]
         options.print_json(reports[0] if len(reports) == 1 else {several: reports})
+        return
+    for number, (source, tuned) in enumerate(zip(sources * len(subjects), tuned_models)):
+        if len(subjects) > 1:
+            heading(results(), tuned.name if len(sources) > 1 else f"{tuned.name} at {shapes_text(tuned.shapes)}")
+        print_tuned(results(), tuned, peak_gflops)
+        if tuned.costliest is not None:
+            print_show_hint(results(), source, tuned.costliest.id)
+        _print_summary(tuned, target_of(objective, number), is_alone=len(subjects) == 1)
+    _print_search(tuned_models, objective, kept, seconds, several)
 
 
-def _read(source: Source) -> tuple[Partition, str]:
-    """Returns a model's tasks at one size, and the key of the size. The graph as imported is not kept."""
+def _subject(source: Source) -> Subject:
+    """Returns a model's tasks at one size. The graph as imported is not kept."""
+    from stormdrop.tuning.subject import Subject
+
     opened = source.open()
-    return opened.tuned_parts, opened.size_key(source)
+    return Subject.of_model(opened.tuned_parts, opened.size_key(source))
 
 
-def _accepted(
-    parts: Partition,
-    tuned: TunedModel,
-    store: Store | None,
-    console: Console,
-    quiet: bool,
-    rules: tuple[Rule, ...],
-    decided: Sequence[Verdict],
-    key: str,
-) -> TunedModel:
-    """Returns the schedules that the model itself accepts. A failure here does not affect the results of the search."""
-    from stormdrop.report.live import StatusLine
-    from stormdrop.tuning.in_model import accept, kept_in, verdicts_of
-
-    try:
-        timed = partial(accept, parts, tuned, store, rules=rules, decided=decided, size=key)
-        if quiet:
-            return timed()
-        with StatusLine(console) as line:  # without a thread of its own, which the timing would notice
-            return timed(tell=line.tell)
-    except StormdropError as error:
-        say(console, f"the model itself could not be timed: {one_line(str(error), 500)}")
-        return tuned if store is None else kept_in(store, tuned, verdicts_of(tuned, decided))
-
-
-def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bool) -> None:
+def _print_summary(tuned: Tuned, latency_target: float | None, is_alone: bool) -> None:
     """Prints the result of one model; with several models, its trials too."""
-    from stormdrop.report.gain import gain_text
-    from stormdrop.report.objective import target_rows
+    from stormdrop.report.objective import gain_text, target_rows
 
     console = results()
     failed = [t for t in tuned.tasks if t.failure]
@@ -241,22 +196,22 @@ def _print_summary(tuned: TunedModel, latency_target: float | None, is_alone: bo
 
 
 def _print_search(
-    found: Sequence[TunedModel], goal: Goal, kept: str | None, seconds: float | None, several: str
+    tuned_models: Sequence[Tuned], objective: Objective, kept: str | None, seconds: float | None, several: str
 ) -> None:
     """Prints the results that the models share: the search, its objective, the store."""
     from stormdrop.report.objective import objective_rows
 
-    first = found[0]
-    trials = f"{counted(first.trials, 'trial')}, {first.failed} failed, in " if len(found) == 1 else ""
+    first = tuned_models[0]
+    trials = f"{counted(first.trials, 'trial')}, {first.failed} failed, in " if len(tuned_models) == 1 else ""
     expected = "" if first.expected_gain is None else f"; {expected_text(first.expected_gain)}"
-    not_kept = next((t.not_kept for t in found if t.not_kept), "")
+    not_kept = next((t.not_kept for t in tuned_models if t.not_kept), "")
     is_early = seconds is not None and first.stopped == "seconds" and first.tuning_seconds < EARLY * seconds
     ended = f"{first.stopped}{' (the rest was kept for proofs)' if is_early else ''}"
     rows = [
-        *objective_rows(goal, found),
+        *objective_rows(objective, tuned_models),
         ("search", f"{trials}{span_text(first.tuning_seconds)}; ended by: {ended}{expected}"),
         ("stored", stored_text(kept, not_kept)),
     ]
-    if len(found) > 1:
+    if len(tuned_models) > 1:
         heading(results(), f"all {several}")
     print_pairs(results(), rows)

@@ -1,5 +1,7 @@
 """Output of reports: results to stdout, progress to stderr, plain text unless the stream is a terminal.
 
+In a Jupyter notebook, progress is a board below the cell.
+
 Names and messages come from users and files: they are printed as text, never as rich markup, and without control
 characters. The package rich is imported when something is printed, so that `--help` is quick.
 """
@@ -10,13 +12,16 @@ import codecs
 import os
 import sys
 from collections.abc import Collection, Sequence
+from html import escape
+from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from stormdrop.report.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 _SIMILAR = str.maketrans("µ×…–—→←▶─│━╌²³≤≥", "ux.--><>-|=.23<>")
@@ -26,8 +31,8 @@ _SIMILAR = str.maketrans("µ×…–—→←▶─│━╌²³≤≥", "ux.-->
 def _similar(error: UnicodeError) -> tuple[str, int]:
     """Returns the replacement for a character that a stream cannot encode: a similar character, else an escape."""
     assert isinstance(error, UnicodeEncodeError)
-    found = error.object[error.start : error.end].translate(_SIMILAR)
-    return found.encode("ascii", "backslashreplace").decode("ascii"), error.end
+    similar = error.object[error.start : error.end].translate(_SIMILAR)
+    return similar.encode("ascii", "backslashreplace").decode("ascii"), error.end
 
 
 codecs.register_error("stormdrop.similar", _similar)
@@ -118,3 +123,33 @@ def _line(console: Console, text: str, style: str = "") -> None:
     from rich.text import Text
 
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+# ---- notebooks -----------------------------------------------------------------------------------------------------
+
+
+def in_notebook() -> bool:
+    """Returns whether this is the kernel of a notebook; IPython is not imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
+
+
+class NotebookBoard:
+    """A board below a cell, as `rich.live.Live` is one in a terminal."""
+
+    def __init__(self, text: Text, is_transient: bool) -> None:
+        display = import_module("IPython.display").display
+        self._handle, self._is_transient = display(_bundle(text), raw=True, display_id=True), is_transient
+
+    def update(self, text: Text, *, refresh: bool = True) -> None:
+        self._handle.update(_bundle(text), raw=True)
+
+    def stop(self) -> None:
+        if self._is_transient:
+            self._handle.update({"text/plain": ""}, raw=True)
+
+
+def _bundle(text: Text) -> dict[str, str]:
+    """Returns a text for notebooks with and without HTML."""
+    return {"text/plain": text.plain, "text/html": f"<pre>{escape(text.plain)}</pre>"}

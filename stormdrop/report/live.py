@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stormdrop.report.console import say
-from stormdrop.report.notebook import NotebookBoard, in_notebook
+from stormdrop.report.console import NotebookBoard, in_notebook, say
 from stormdrop.report.text import clean, span_text
 
 DRAW_SECONDS = 0.25
@@ -24,7 +23,8 @@ DRAW_SECONDS = 0.25
 class LiveView:
     """A view of the events so far; a context manager. It may begin again with another subject."""
 
-    line_seconds: ClassVar[float]
+    line_seconds: float
+    """The least time between two lines of a log."""
     is_transient: ClassVar[bool] = False
     """The board goes when it stops."""
 

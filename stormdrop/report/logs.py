@@ -20,12 +20,10 @@ from typing import Any, assert_never
 from stormdrop.base.errors import StormdropWarning
 from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Failure
-from stormdrop.report.schedule import change_text
-from stormdrop.report.text import clean, counted, one_line, seconds_text, span_text, speed_text
+from stormdrop.report.text import change_text, clean, counted, one_line, seconds_text, span_text, speed_text
 from stormdrop.space.schedule import Schedule
-from stormdrop.tuning import events
-from stormdrop.tuning.events import Event, Trial, Tuned
-from stormdrop.tuning.model_events import ModelEnded, ModelEvent, ModelStarted, Proving, TaskMoved, TunedModel
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, StageStarted, Started, Warned
+from stormdrop.tuning.tuned import TaskRow, Trial
 
 _log = logging.getLogger("stormdrop.tune")
 _OURS = "stormdrop"  # the name of handlers that `silence` removes
@@ -33,73 +31,61 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class LogListener:
-    """A listener that turns the events of tuning, of one task or of a model, into records of `stormdrop.tune`."""
+    """A listener that turns the events of tuning into records of the logger `stormdrop.tune`."""
 
-    def __init__(self, peak_gflops: float = 0.0, subject: str = "", flops: float = 0.0) -> None:
-        """Creates a listener; `subject` begins every record: the task of a model, and its operations."""
+    def __init__(self, peak_gflops: float = 0.0) -> None:
         self._peak_gflops = peak_gflops
-        self._subject, self._flops = f"{subject}: " if subject else "", flops
-        self._fastest: Schedule | None = None
-        self._by_task: dict[str, LogListener] = {}
+        self._is_model = True
+        self._fastest: dict[str, Schedule] = {}
 
-    def __call__(self, event: Event | ModelEvent) -> None:
+    def __call__(self, event: Event) -> None:
         match event:
-            case events.TaskStarted(task, sketches, strategy, trials, seconds, known):
-                self._flops, self._fastest = task.flops, None
-                over = counted(sketches, "sketch", "sketches")
-                self._info(f"{task.name}: {strategy} over {over}; {_budget(trials, seconds)}; {known} known")
-            case events.Measured(trial):
+            case Started(name, rows, strategy, trials, seconds, cold, is_model):
+                self._is_model = is_model
+                self._fastest.clear()
+                sketches = counted(sum(row.sketches for row in rows), "sketch", "sketches")
+                over = counted(len(rows), "task") if is_model else sketches
+                about = f"{_budget(trials, seconds)}; {'cold' if cold else 'warm'}; {event.known} trials known"
+                _log.info("%s: %s over %s; %s", name, strategy, over, about)
+            case Measured(row, trial, is_best):
                 if _log.isEnabledFor(logging.DEBUG):
-                    _log.debug("%strial %d (%s): %s", self._subject, trial.number, trial.phase, _told(trial))
-            case events.NewBest(trial, seconds):
-                told = f"{self._speed(seconds)}; {change_text(self._fastest, trial.schedule)}"
-                self._info(f"new best at trial {trial.number} ({trial.phase}): {told}")
-                self._fastest = trial.schedule
-            case events.RoundEnded(phase, measured, failed, best, elapsed):
-                told = f"{measured} measured, {failed} failed, best {self._speed(best)}, {span_text(elapsed)}"
-                self._info(f"round ended ({phase}): {told}")
-            case events.Retiming(candidates):
-                self._info(f"timing the best {candidates} again, in turns")
-            case events.Warned(message):
-                _log.warning("%s", message)
-            case events.TaskEnded(tuned):
-                self._info(f"ended ({tuned.stopped}): best {self._speed(tuned.seconds)}; {_spent(tuned)}")
-            case events.TaskFailed(first):
-                _log.error("every candidate failed; the first: %s", one_line(str(first), 500))
-            case ModelStarted(name, rows, strategy, trials, seconds, cold):
-                told = f"{_budget(trials, seconds)}; {'cold' if cold else 'warm'}; {event.known} trials known"
-                self._info(f"{name}: {strategy} over {counted(len(rows), 'task')}; {told}")
-            case TaskMoved(row, _, happened):
-                of_task = LogListener(self._peak_gflops, f"{row.id} {row.label}", row.flops)
-                of_task = self._by_task.setdefault(row.id, of_task)
-                if happened is not None:
-                    of_task(happened)
-                else:
-                    of_task._info(f"{row.phase}, {of_task._speed(row.seconds)}")
+                    text = _trial_text(trial)
+                    _log.debug("%strial %d (%s): %s", self._subject(row), trial.number, trial.phase, text)
+                if is_best:
+                    change = change_text(self._fastest.get(row.id), trial.schedule)
+                    speed = self._speed(row)
+                    best = f"new best at trial {trial.number} ({trial.phase}): {speed}; {change}"
+                    _log.info("%s%s", self._subject(row), best)
+                    self._fastest[row.id] = trial.schedule
+            case Moved(row, elapsed):
+                counts = f"{row.trials} measured, {row.failed} failed, best {self._speed(row)}, {span_text(elapsed)}"
+                _log.info("%s%s: %s", self._subject(row), row.phase, counts)
             case Proving(tasks, elapsed):
-                self._info(f"proving the winners of {counted(tasks, 'task')}, {span_text(elapsed)}")
-            case ModelEnded(tuned):
-                times = f"estimated {seconds_text(tuned.seconds)} (defaults {seconds_text(tuned.default_seconds)})"
-                self._info(f"ended ({tuned.stopped}): {times}; {_spent(tuned)}")
+                _log.info("proving the winners of %s, %s", counted(tasks, "task"), span_text(elapsed))
+            case StageStarted(text):
+                _log.info("%s", text)
+            case Warned(message):
+                _log.warning("%s", message)
+            case Ended(tuned):
+                times = f"{seconds_text(tuned.seconds)} (defaults {seconds_text(tuned.default_seconds)})"
+                spent = f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, {span_text(tuned.tuning_seconds)}"
+                _log.info("%s ended (%s): %s; %s", tuned.name, tuned.stopped, times, spent)
             case _:
                 assert_never(event)
 
-    def _info(self, text: str) -> None:
-        _log.info("%s%s", self._subject, text)
+    def _subject(self, row: TaskRow) -> str:
+        """Returns the beginning of a record: the task, if there are several."""
+        return f"{row.id} {row.label}: " if self._is_model else ""
 
-    def _speed(self, seconds: float | None) -> str:
-        return speed_text(seconds, self._flops, self._peak_gflops)
+    def _speed(self, row: TaskRow) -> str:
+        return speed_text(row.seconds, row.flops, self._peak_gflops)
 
 
 def _budget(trials: int | None, seconds: float | None) -> str:
     return f"trials {'any' if trials is None else trials}, seconds {'any' if seconds is None else seconds}"
 
 
-def _spent(tuned: Tuned | TunedModel) -> str:
-    return f"{counted(tuned.trials, 'trial')}, {tuned.failed} failed, {span_text(tuned.tuning_seconds)}"
-
-
-def _told(trial: Trial) -> str:
+def _trial_text(trial: Trial) -> str:
     if isinstance(trial.result, Failure):
         return f"failed: {one_line(str(trial.result), 500)}"
     cut = ", cut short" if trial.result.stopped_early else ""
@@ -178,7 +164,7 @@ def configure(verbosity: int = 0, file: Path | str | None = None) -> None:
 @contextmanager
 def warnings_as_notes() -> Generator[None]:
     """Logs each warning of Stormdrop once, as one line. Warnings of other packages stay Python warnings."""
-    told: set[str] = set()
+    shown: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", StormdropWarning)
         usual = warnings.showwarning
@@ -187,8 +173,8 @@ def warnings_as_notes() -> Generator[None]:
             text = str(message)
             if not issubclass(category, StormdropWarning):
                 usual(message, category, *place, **more)
-            elif text not in told:
-                told.add(text)
+            elif text not in shown:
+                shown.add(text)
                 logging.getLogger(_OURS).warning("%s", one_line(text, 500))
 
         warnings.showwarning = show

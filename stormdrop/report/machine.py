@@ -36,30 +36,30 @@ def print_peak(console: Console, target: Target, peak: Peak) -> None:
     print_table(console, ("bandwidth, GB/s", "threads", "footprint", "read", "triad"), cells)
 
 
-def print_calibration(console: Console, found: Calibration) -> None:
+def print_calibration(console: Console, calibration: Calibration) -> None:
     """Prints rates and coefficients of the estimate, nominal and now; then models by default schedules, before and
     after.
     """
-    before, after = found.nominal, found.calibrated
+    before, after = calibration.nominal, calibration.calibrated
     heading(console, f"{before.name}, {before.isa}, {threads_text(before.threads)}")
     console.print()
     rates = {"GFLOP/s of a core": "peak_gflops", "L2, GB/s of a core": "l2_gbs", "L3, GB/s": "l3_gbs"}
     rates["memory, GB/s"] = "dram_gbs"
-    cells = [(told, *(f"{getattr(t, name):.4g}" for t in (before, after))) for told, name in rates.items()]
+    cells = [(text, *(f"{getattr(t, name):.4g}" for t in (before, after))) for text, name in rates.items()]
     print_table(console, ("rate", "nominal", "measured"), cells)
     console.print()
     both = before.coefficients, after.coefficients
     cells = [(name.replace("_", " "), *(f"{getattr(c, name):.3g}" for c in both)) for name in FITTED]
     print_table(console, ("coefficient", "nominal", "now"), cells)
-    say(console, f"coefficients are {found.told}")
-    if found.fit is not None:
-        f = found.fit
-        told = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"
-        say(console, f"{told}; the best by estimate is {f.regret_before:.1%}, {f.regret_after:.1%} behind the fastest")
+    say(console, f"coefficients are {calibration.told}")
+    if calibration.fit is not None:
+        f = calibration.fit
+        text = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"
+        say(console, f"{text}; the best by estimate is {f.regret_before:.1%}, {f.regret_after:.1%} behind the fastest")
     timed: list[tuple[str, ...]] = []
-    if found.models:
+    if calibration.models:
         console.print()
-        for m in found.models:
+        for m in calibration.models:
             times = m.nominal_seconds, m.calibrated_seconds
             row = (f"{s * 1e3:.3f}" for s in times)
             timed.append((m.model, f"{m.changed} of {m.tasks}", *row, f"{times[0] / times[1]:.2f}"))
@@ -85,17 +85,17 @@ def print_gpu_peak(console: Console, target: Target, peak: GpuPeak) -> None:
     print_pairs(console, [(what, f"{1e6 * seconds:.2f} µs") for what, seconds in rows])
 
 
-def print_diagnosis(console: Console, found: Diagnosis) -> None:
+def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Prints one line for each check, and the remedy if it failed."""
-    width = max(len(check.name) for check in found.checks)
-    for check in found.checks:
+    width = max(len(check.name) for check in diagnosis.checks)
+    for check in diagnosis.checks:
         mark = Text("ok    " if check.ok else "FAILED", style="green" if check.ok else "bold red")
         console.print(Text.assemble(mark, f"  {check.name:{width}}  {clean(check.detail)}"), soft_wrap=True)
         if check.advice:
             console.print(Text(f"{'':{width + 10}}{check.advice}"), soft_wrap=True)
     console.print()
-    broken = sum(not check.ok for check in found.checks)
+    broken = sum(not check.ok for check in diagnosis.checks)
     if broken:
-        heading(console, f"{broken} of {len(found.checks)} checks failed: see the advice above")
+        heading(console, f"{broken} of {len(diagnosis.checks)} checks failed: see the advice above")
     else:
-        heading(console, f"everything works, with {threads_text(found.threads)}")
+        heading(console, f"everything works, with {threads_text(diagnosis.threads)}")

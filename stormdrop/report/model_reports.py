@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from stormdrop.device.arrays import Wanted
 from stormdrop.frontend.open_dimensions import Interface
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import Partition, TaskUse
+from stormdrop.graph.passes import optimise
 from stormdrop.ir.shape import dimensions_text, shape_text
 from stormdrop.model.image import Image, OpenPort, Port
 from stormdrop.operators.node import shown
@@ -332,3 +334,21 @@ def print_sections(console: Console, sections: Sequence[tuple[str, str]]) -> Non
         console.print()
         heading(console, title)
         block(console, text.rstrip("\n"))
+
+
+def passes_text(graph: Graph) -> list[str]:
+    """Returns the graph as imported, then for every pass the number of nodes before and after, and the changed
+    lines.
+    """
+    lines = [str(graph)]
+
+    def listen(name: str, before: Graph, after: Graph) -> None:
+        if after is before:
+            lines.append(f"\npass {name}: changes nothing")
+            return
+        lines.append(f"\npass {name}: {len(before.nodes)} nodes to {len(after.nodes)}")
+        changes = unified_diff(list(before.lines()), list(after.lines()), n=0, lineterm="")
+        lines.extend(line for line in changes if not line.startswith(("---", "+++", "@@")))
+
+    optimise(graph, listen)
+    return lines

@@ -12,16 +12,15 @@ from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import Program
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table
-from stormdrop.report.schedule import schedule_lines
 from stormdrop.report.search_result import next_step, search_rows
-from stormdrop.report.text import one_line, seconds_text, span_text, speed_text
+from stormdrop.report.text import one_line, schedule_lines, seconds_text, span_text, speed_text
 from stormdrop.space.default import ranked
 from stormdrop.space.rules import Rule
 from stormdrop.space.sketch import sketches
 from stormdrop.store.record import DEFAULT, Record
 from stormdrop.target.machine import Target
 from stormdrop.tuning.curve import improvements, reached, trials_per_second
-from stormdrop.tuning.operator import Found, OperatorReport
+from stormdrop.tuning.operator import OperatorReport, OperatorSearch
 
 COMPARED_QUALITY = 0.95
 
@@ -95,13 +94,13 @@ def print_comparison(console: Console, report: OperatorReport) -> None:
     has_rate = report.plan.task.flops > 0
     names = ["search", "best", *(["of peak"] if has_rate else [])]
     names += ["trials", "failed", "trials/s", "spent", f"{COMPARED_QUALITY:.0%} at", "ended"]
-    cells = [_compared(found, report.peak_gflops, has_rate) for found in report.found]
+    cells = [_compared(search, report.peak_gflops, has_rate) for search in report.searches]
     print_table(console, names, cells, words=(0, len(names) - 1))
     console.print()
 
 
-def _compared(found: Found, peak_gflops: float, has_rate: bool) -> list[str]:
-    tuned = found.tuned
+def _compared(search: OperatorSearch, peak_gflops: float, has_rate: bool) -> list[str]:
+    tuned = search.tuned
     near = reached(improvements(tuned.history), COMPARED_QUALITY)
     return [
         tuned.strategy,

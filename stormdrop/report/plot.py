@@ -19,7 +19,7 @@ from stormdrop.base.files import cannot_write
 from stormdrop.measure.result import Timing
 from stormdrop.report.text import clean, speed_text, time_unit
 from stormdrop.tuning.curve import improvements, phases
-from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.tuned import Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,19 +93,19 @@ def _legend(figure: Figure, axes: Axes, is_alone: bool) -> None:
 
 def _line(axes: Axes, tuned: Tuned, colour: str, by_time: bool, is_alone: bool, peak_gflops: float) -> None:
     """Draws trials as dots, the best so far as a staircase, the result as a star; the begin of droplets is marked."""
-    found = improvements(tuned.history)
-    if not found:
+    curve = improvements(tuned.history)
+    if not curve:
         return
     last = tuned.history[-1]
     end = last.elapsed if by_time else last.number
-    x = [i.elapsed if by_time else i.trial for i in found] + [end]
-    y = [i.seconds for i in found] + [found[-1].seconds]
+    x = [i.elapsed if by_time else i.trial for i in curve] + [end]
+    y = [i.seconds for i in curve] + [curve[-1].seconds]
     timed = [(t, t.result.seconds) for t in tuned.history if isinstance(t.result, Timing)]
-    highest = ROOM_ABOVE * found[-1].seconds
+    highest = ROOM_ABOVE * curve[-1].seconds
     dots = [(t.elapsed if by_time else t.number, min(s, highest)) for t, s in timed]
     axes.scatter(*zip(*dots), s=5, color=colour, alpha=0.25, linewidths=0, zorder=2)
-    told = _plain(f"{tuned.strategy}: {speed_text(tuned.seconds, tuned.task.flops, peak_gflops)}")
-    axes.step(x, y, where="post", color=colour, linewidth=1.8, label=told, zorder=3)
+    label = _plain(f"{tuned.strategy}: {speed_text(tuned.seconds, tuned.task.flops, peak_gflops)}")
+    axes.step(x, y, where="post", color=colour, linewidth=1.8, label=label, zorder=3)
     runs = phases(tuned.history)
     for run in runs[1:] if len({run.name for run in runs}) > 1 else []:
         begin, finish = (run.began, run.ended) if by_time else (run.first, run.last)
@@ -121,14 +121,14 @@ def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
     """Scales the time axis in the unit that suits the best; logarithmic if trials differ much. Both panels share it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    curves = [found for tuned in searches if (found := improvements(tuned.history))]
+    curves = [curve for tuned in searches if (curve := improvements(tuned.history))]
     if not curves:
         return
-    least = min(found[-1].seconds for found in curves)
-    most = max(min(found[0].seconds, ROOM_ABOVE * least) for found in curves)
+    least = min(curve[-1].seconds for curve in curves)
+    most = max(min(curve[0].seconds, ROOM_ABOVE * least) for curve in curves)
     unit, scale = time_unit(least)
 
-    def told(seconds: float, _: object) -> str:
+    def label(seconds: float, _: object) -> str:
         return f"{seconds / scale:.4g}"
 
     axes.set_ylabel(f"best time so far ({unit})")
@@ -139,7 +139,7 @@ def _scale(axes: Axes, searches: Sequence[Tuned]) -> None:
     else:
         axes.yaxis.set_major_locator(MaxNLocator(8))
     axes.set_ylim(least * 0.96, max(most, least * 1.15) * 1.04)
-    axes.yaxis.set_major_formatter(FuncFormatter(told))
+    axes.yaxis.set_major_formatter(FuncFormatter(label))
 
 
 def _share_axis(axes: Axes, flops: float, peak_gflops: float) -> None:

@@ -12,7 +12,7 @@ from stormdrop.tuning.curve import (
     running_seconds,
     trials_per_second,
 )
-from stormdrop.tuning.events import Tuned
+from stormdrop.tuning.tuned import Tuned
 
 _ENDED = {
     "trials": "the trials are spent",
@@ -29,10 +29,10 @@ MANY_FAILED = 0.3
 def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
     """Returns name and value of everything of interest about the search for the best."""
     rows = [("search", _search(tuned)), ("spent", _spent(tuned))]
-    if found := improvements(tuned.history):
-        marks = [(quality, reached(found, quality)) for quality in QUALITIES]
-        told = (f"{q:.0%} at trial {i.trial} ({span_text(i.elapsed)})" for q, i in marks if i is not None)
-        rows.append(("progress", "of the final speed, " + ", ".join(told)))
+    if curve := improvements(tuned.history):
+        marks = [(quality, reached(curve, quality)) for quality in QUALITIES]
+        reached_at = (f"{q:.0%} at trial {i.trial} ({span_text(i.elapsed)})" for q, i in marks if i is not None)
+        rows.append(("progress", "of the final speed, " + ", ".join(reached_at)))
     rows += [("failed", f"{f.count} by {f.kind}; the first: {one_line(f.first)}") for f in failures(tuned.history)]
     if not tuned.verified:
         rows.append(("verified", "no: not timed again in a fresh process, nor compared with the reference there"))
@@ -56,12 +56,12 @@ def _spent(tuned: Tuned) -> str:
 def next_step(tuned: Tuned, is_stored: bool) -> str:
     """Returns a suggestion for the user; empty if there is none."""
     again = "it begins from what is stored" if is_stored else "with a --store it would begin from here"
-    found = improvements(tuned.history)
+    curve = improvements(tuned.history)
     if tuned.interrupted or not tuned.verified:
         return f"run it again to finish; {again}"
     if tuned.trials and tuned.failed > MANY_FAILED * tuned.trials:
         return "many candidates failed: --log-file PATH tells what each of them said"
-    if tuned.stopped in ("trials", "seconds") and found and found[-1].trial > STILL_IMPROVING * tuned.trials:
+    if tuned.stopped in ("trials", "seconds") and curve and curve[-1].trial > STILL_IMPROVING * tuned.trials:
         return f"it was still improving: run it again, with more --trials or --time; {again}"
     if tuned.stopped in ("no further gain", "nothing left"):
         return "another --seed looks elsewhere"

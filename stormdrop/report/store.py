@@ -12,8 +12,7 @@ from rich.console import Console
 
 from stormdrop.measure.result import Timing
 from stormdrop.report.console import block, heading, print_pairs, print_table, say
-from stormdrop.report.schedule import schedule_lines
-from stormdrop.report.text import bytes_text, counted, name_text, seconds_text, speed_text
+from stormdrop.report.text import bytes_text, counted, name_text, schedule_lines, seconds_text, speed_text
 from stormdrop.store.record import Record
 from stormdrop.store.sql.summaries import VerdictSummary
 from stormdrop.store.store import CAP_BYTES, Store, Summary

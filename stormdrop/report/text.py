@@ -1,4 +1,4 @@
-"""Numbers and other people's text, as one line shows them.
+"""Numbers, schedules and other people's text, as one line shows them.
 
 Names, paths and messages come from users, files and crashed programs: `clean` makes them harmless on any terminal.
 """
@@ -6,8 +6,12 @@ Names, paths and messages come from users, files and crashed programs: `clean` m
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from stormdrop.base.errors import printable
+
+if TYPE_CHECKING:
+    from stormdrop.space.schedule import Schedule
 
 clean = printable
 
@@ -106,3 +110,22 @@ def speed_text(seconds: float | None, flops: float, peak_gflops: float = 0.0) ->
         if share := share_text(rate, peak_gflops):
             parts.append(f"{share} of peak")
     return ", ".join(parts)
+
+
+def schedule_lines(schedule: Schedule) -> list[str]:
+    """Returns the derivation, one step a line, then the knobs of each stage on one line."""
+    knobs: dict[str, list[str]] = {}
+    for name, value in schedule.values:
+        stage, _, rest = name.partition(".")
+        knobs.setdefault(stage, []).append(f"{rest}={value}")
+    return [*map(str, schedule.steps), *(f"{stage}: {' '.join(values)}" for stage, values in knobs.items())]
+
+
+def change_text(before: Schedule | None, after: Schedule) -> str:
+    """Returns the difference between a schedule and the best before it, on one line: its knobs, or its derivation."""
+    if before is None or before.steps != after.steps or before.variant != after.variant:
+        steps = " ".join(map(str, after.steps))
+        return f"variant {after.variant}: {steps}" if after.variant else steps
+    old = before.by_name
+    moved = [(name, old.get(name), value) for name, value in after.values if old.get(name) != value]
+    return " ".join(f"{name} {was}→{now}" for name, was, now in moved) or "the same, timed again"

@@ -14,9 +14,8 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from stormdrop.base.errors import UserError
-from stormdrop.report.notebook import in_notebook
-from stormdrop.tuning.events import Event, TaskStarted, Warned
-from stormdrop.tuning.model_events import ModelEvent, ModelStarted
+from stormdrop.report.console import in_notebook
+from stormdrop.tuning.events import Event, Started, Warned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +72,7 @@ class Watching:
         with suppress(Exception):
             self._open.close()
 
-    def hear(self, event: Event | ModelEvent) -> None:
+    def hear(self, event: Event) -> None:
         self._safely(self._hear, event)
 
     def tell(self, text: str) -> None:
@@ -87,23 +86,18 @@ class Watching:
         except Exception:
             self.__exit__()
 
-    def _hear(self, event: Event | ModelEvent) -> None:
+    def _hear(self, event: Event) -> None:
         from stormdrop.report.console import say
         from stormdrop.report.text import one_line
 
-        if self._board is None and isinstance(event, (ModelStarted, TaskStarted)):
-            self._board = self._board_for(event)
+        if self._board is None and isinstance(event, Started):
+            from stormdrop.report.progress import TuningProgress
+
+            self._board = self._open.enter_context(TuningProgress(self._notes()))
         if self._board is not None:
             self._board(event)
         elif isinstance(event, Warned):
             say(self._notes(), one_line(event.message, 500))
-
-    def _board_for(self, started: ModelStarted | TaskStarted) -> Callable[[Any], None]:
-        from stormdrop.report.model_progress import ModelProgress
-        from stormdrop.report.progress import TuningProgress
-
-        view = ModelProgress if isinstance(started, ModelStarted) else TuningProgress
-        return self._open.enter_context(view(self._notes()))
 
     def _tell(self, text: str) -> None:
         from stormdrop.report.live import StatusLine

@@ -72,15 +72,15 @@ def choose(
     if not challengers:
         samples = timed([incumbent], ALONE)
         return Decision(incumbent, incumbent if samples else None, samples, frozenset(failed))
-    talk = duel(incumbent, challengers, error / len(challengers), settings)
-    proposal, first = next(talk), 0
+    exchange = duel(incumbent, challengers, error / len(challengers), settings)
+    proposal, first = next(exchange), 0
     while True:
         field = list(proposal.candidates)
         shift = first % len(field)
         samples = timed(field[shift:] + field[:shift], proposal.rounds)
         first += 1
         try:
-            proposal = talk.send({c: _outcome(c, samples.get(c, ())) for c in field})
+            proposal = exchange.send({c: _outcome(c, samples.get(c, ())) for c in field})
         except StopIteration as end:
             result: DuelResult = end.value
             break

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.space.schedule import Schedule
-from stormdrop.tuning.events import Trial, Tuned
+from stormdrop.tuning.tuned import Trial, Tuned
 
 QUALITIES = (0.90, 0.95, 0.99)
 
@@ -47,37 +47,39 @@ class Failed:
 
 
 def improvements(history: Iterable[Trial]) -> list[Improvement]:
-    found: list[Improvement] = []
+    best_so_far: list[Improvement] = []
     for trial in history:
-        if isinstance(trial.result, Timing) and (not found or trial.result.seconds < found[-1].seconds):
-            found.append(Improvement(trial.number, trial.elapsed, trial.result.seconds, trial.phase, trial.schedule))
-    return found
+        if isinstance(trial.result, Timing) and (not best_so_far or trial.result.seconds < best_so_far[-1].seconds):
+            best_so_far.append(
+                Improvement(trial.number, trial.elapsed, trial.result.seconds, trial.phase, trial.schedule)
+            )
+    return best_so_far
 
 
-def reached(found: Sequence[Improvement], quality: float) -> Improvement | None:
+def reached(curve: Sequence[Improvement], quality: float) -> Improvement | None:
     """Returns the first improvement with this share of the last improvement's speed; None if nothing could be timed."""
-    return next((i for i in found if i.seconds <= found[-1].seconds / quality), None)
+    return next((i for i in curve if i.seconds <= curve[-1].seconds / quality), None)
 
 
 def phases(history: Iterable[Trial]) -> list[SearchPhase]:
     """Returns each run of trials of one phase; a run begins at the end of the run before."""
-    found: list[SearchPhase] = []
+    runs: list[SearchPhase] = []
     for trial in history:
-        if found and found[-1].name == trial.phase:
-            found[-1] = SearchPhase(trial.phase, found[-1].first, trial.number, found[-1].began, trial.elapsed)
+        if runs and runs[-1].name == trial.phase:
+            runs[-1] = SearchPhase(trial.phase, runs[-1].first, trial.number, runs[-1].began, trial.elapsed)
         else:
-            began = found[-1].ended if found else 0.0
-            found.append(SearchPhase(trial.phase, trial.number, trial.number, began, trial.elapsed))
-    return found
+            began = runs[-1].ended if runs else 0.0
+            runs.append(SearchPhase(trial.phase, trial.number, trial.number, began, trial.elapsed))
+    return runs
 
 
 def failures(history: Iterable[Trial]) -> list[Failed]:
     """Returns the failures by kind, the most frequent first."""
-    found: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for trial in history:
         if isinstance(trial.result, Failure):
-            found.setdefault(trial.result.kind, []).append(trial.result.message)
-    return sorted((Failed(kind, len(told), told[0]) for kind, told in found.items()), key=lambda f: -f.count)
+            messages.setdefault(trial.result.kind, []).append(trial.result.message)
+    return sorted((Failed(kind, len(texts), texts[0]) for kind, texts in messages.items()), key=lambda f: -f.count)
 
 
 def trials_per_second(tuned: Tuned) -> float:

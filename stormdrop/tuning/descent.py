@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.space.moves import Move, moved, neighbour_rows
-from stormdrop.tuning.duel import DuelSettings, Talk, duel
+from stormdrop.tuning.duel import DuelSettings, Exchange, duel
 from stormdrop.tuning.statistics import gain_of_medians, relative_noise
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Ranker, Space, candidate
 
@@ -97,8 +97,8 @@ class Ledger:
 
     def value(self, c: Candidate) -> float:
         """Returns the value of a candidate; infinity if it failed or was not measured."""
-        found = self._values.get(c)
-        return inf if found is None else found
+        value = self._values.get(c)
+        return inf if value is None else value
 
 
 class DropletDescent:
@@ -128,7 +128,7 @@ class DropletDescent:
         self._rival, self._passed = rival, set(passed)
         self._noise = 0.0
         self._recent: list[float] = []  # the incumbent's samples
-        self._felt: dict[Move, float] = {}  # the gain of a single move in its last trial
+        self._last_gain: dict[Move, float] = {}  # the gain of a single move in its last trial
         self._sweep = 0  # how many trials make a sweep's worth
         self._gains: list[tuple[int, float]] = []  # of every duel that was won, and after how many trials
         self._duelled: set[Candidate] = set()  # with the incumbent
@@ -142,14 +142,14 @@ class DropletDescent:
     def _margin(self) -> float:
         return min(max(self._settings.margin, 2 * self._noise), MOST_MARGIN)
 
-    def run(self) -> Talk[Candidate | None]:
+    def run(self) -> Exchange[Candidate | None]:
         """Runs the descent; returns the last incumbent, None if even the start has failed."""
         while self.path:
             here = self.path[-1]
-            found = yield from self._improve(here)
-            if found is not None:
-                self.path.append(found)
-                if found.end in self._passed:
+            improved = yield from self._improve(here)
+            if improved is not None:
+                self.path.append(improved)
+                if improved.end in self._passed:
                     self.stopped = "another descent was here"
                     break
                 if self._is_slow():
@@ -162,7 +162,7 @@ class DropletDescent:
                 break
         return self.incumbent
 
-    def _improve(self, here: Way) -> Talk[Way | None]:
+    def _improve(self, here: Way) -> Exchange[Way | None]:
         """Returns the way to a faster candidate; None if there is none, or if the incumbent failed."""
         self._duelled, self._heads = {here.end}, []
         ways = {w.end: w for w in self._around(here)}
@@ -203,7 +203,7 @@ class DropletDescent:
         if not ways:
             return []
         # First the moves that helped in their last trial, last the moves that did not.
-        helped = [np.sign(self._felt.get(w.moves[0], 0.0)) if w.is_single else 2.0 for w in ways]
+        helped = [np.sign(self._last_gain.get(w.moves[0], 0.0)) if w.is_single else 2.0 for w in ways]
         order = np.lexsort((self._rng.random(len(ways)), -self._scores(ways), -np.array(helped)))
         return [ways[i] for i in order]
 
@@ -214,12 +214,12 @@ class DropletDescent:
         if not some:
             return []
         points = self._space.canonical(np.array([row for row, _, _ in some], dtype=np.int64))
-        found: dict[Candidate, Way] = {}
+        way_by_end: dict[Candidate, Way] = {}
         for point, is_legal, (_, moves, step) in zip(points, self._space.legal(points), some):
             end = candidate(here.end.sketch, point)
             if is_legal and end != here.end:
-                found.setdefault(end, Way(end, moves, step))
-        return list(found.values())
+                way_by_end.setdefault(end, Way(end, moves, step))
+        return list(way_by_end.values())
 
     def _scores(self, ways: Sequence[Way]) -> NDArray[np.float64]:
         scores = self._ranker.score(ways[0].end.sketch, np.array([w.end.point for w in ways], dtype=np.int64))
@@ -230,14 +230,14 @@ class DropletDescent:
         before = self._ledger.value(here.end)
         for w in ways.values():
             if w.is_single and self._ledger.knows(w.end):
-                self._felt[w.moves[0]] = before - self._ledger.value(w.end)
+                self._last_gain[w.moves[0]] = before - self._ledger.value(w.end)
 
     # ---- measuring -------------------------------------------------------------------------------------------------
 
     def _fresh(self, ways: Mapping[Candidate, Way]) -> list[Candidate]:
         return [c for c in ways if not self._ledger.knows(c)]
 
-    def _screen(self, candidates: Sequence[Candidate]) -> Talk[None]:
+    def _screen(self, candidates: Sequence[Candidate]) -> Exchange[None]:
         """Measures the candidates in order, as many as the caller of `ask` has room for."""
         outcomes = yield Proposal(tuple(candidates))
         self.screened += len(outcomes)
@@ -248,7 +248,7 @@ class DropletDescent:
         limit = (1 - by) * self._ledger.value(here.end)
         return sorted((w for w in ways if self._ledger.value(w.end) < limit), key=lambda w: self._ledger.value(w.end))
 
-    def _leap(self, here: Way, ways: dict[Candidate, Way]) -> Talk[None]:
+    def _leap(self, here: Way, ways: dict[Candidate, Way]) -> Exchange[None]:
         """Combines and doubles the moves that look faster, as long as the combination looks faster still."""
         best: Way | None = None
         while (better := self._faster(here, ways.values(), self._margin)) and better[0] != best:
@@ -270,15 +270,15 @@ class DropletDescent:
         """Returns pairs of single moves that each nearly helped, the pairs with the best scores by the ranker."""
         singles = [w.moves[0] for w in self._faster(here, ways.values(), -NEAR) if w.is_single][:PAIRED]
         plans = [((a, b), 1) for a, b in combinations(singles, 2) if not set(a.touched) & set(b.touched)]
-        found = [w for w in self._ways(here, plans) if w.end not in ways]
-        if not found:
+        pairs = [w for w in self._ways(here, plans) if w.end not in ways]
+        if not pairs:
             return []
-        order = np.argsort(-self._scores(found), kind="stable")
-        return [found[i] for i in order[: self._settings.pairs]]
+        order = np.argsort(-self._scores(pairs), kind="stable")
+        return [pairs[i] for i in order[: self._settings.pairs]]
 
     # ---- settling --------------------------------------------------------------------------------------------------
 
-    def _settle(self, here: Way, ways: Mapping[Candidate, Way], is_last: bool) -> Talk[Way | None]:
+    def _settle(self, here: Way, ways: Mapping[Candidate, Way], is_last: bool) -> Exchange[Way | None]:
         """Runs duels of faster-looking candidates against the incumbent.
 
         Until the end, only the fastest candidates duel; at the end all of them do, and also the nearly equal
@@ -304,18 +304,18 @@ class DropletDescent:
     def _contenders(self, here: Way, ways: Mapping[Candidate, Way], is_last: bool) -> list[Candidate]:
         room = min(self._settings.group, 1 + self._settings.challengers - len(self._duelled))
         waiting = [w for w in ways.values() if w.end not in self._duelled]
-        found = self._faster(here, waiting, -self._margin if is_last else 0.0)
+        faster = self._faster(here, waiting, -self._margin if is_last else 0.0)
         if is_last:
             # The machine may have slowed since the incumbent was timed: the fastest of each batch is compared fairly.
-            found += [w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads and w not in found]
-            return [w.end for w in found[:room]]
-        if not found and not self._recent:
+            faster += [w for w in self._faster(here, waiting, -DRIFT) if w.end in self._heads and w not in faster]
+            return [w.end for w in faster[:room]]
+        if not faster and not self._recent:
             # The start may have been measured on another day: it rules nothing out before it is timed anew.
-            found = self._faster(here, waiting, -inf)[:1]
-        if not found:
+            faster = self._faster(here, waiting, -inf)[:1]
+        if not faster:
             return []
-        limit = self._ledger.value(found[0].end) * (1 + self._margin)
-        return [w.end for w in found if self._ledger.value(w.end) <= limit][:room]
+        limit = self._ledger.value(faster[0].end) * (1 + self._margin)
+        return [w.end for w in faster if self._ledger.value(w.end) <= limit][:room]
 
     def _level(self, n: int) -> float:
         """Returns the error allowed for each of `n` challengers.
@@ -332,9 +332,9 @@ class DropletDescent:
 def _compatible(moves: Iterable[Move]) -> tuple[Move, ...]:
     """Returns as many moves as touch different knobs, earlier moves preferred."""
     touched: set[int] = set()
-    found: list[Move] = []
+    compatible: list[Move] = []
     for move in moves:
         if not touched & set(move.touched):
             touched |= set(move.touched)
-            found.append(move)
-    return tuple(found)
+            compatible.append(move)
+    return tuple(compatible)

@@ -2,20 +2,21 @@
 
     Divide.next(standings) -> index | None
 
-A division sees only measurements made so far; None means that no task is worth another round.
+A division sees only measurements made so far; None means that no task is worth another round. `expected_gains` is the
+gain of further search that the gains so far promise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Protocol
 
 import numpy as np
 
 NEGLIGIBLE = 0.002
-"""A task below this share of the goal gets nothing: halving it would not be noticed."""
+"""A task below this share of the objective gets nothing: halving it would not be noticed."""
 GAIN = 0.005
 """A round that gains less than this fraction has gained nothing."""
 
@@ -33,7 +34,7 @@ class Standing:
     """The state of the search for one task."""
 
     slope: float
-    """∂goal/∂best: for the total latency, how often the models call the task."""
+    """∂objective/∂best: for the total latency, how often the models call the task."""
     best: float | None
     """Seconds of its fastest kernel; None while nothing could be timed."""
     history: Sequence[Round]
@@ -52,7 +53,7 @@ class Standing:
 
     @property
     def total(self) -> float:
-        """Its part of the goal, to first order."""
+        """Its part of the objective, to first order."""
         return self.slope * (self.best or 0.0)
 
     @property
@@ -81,7 +82,7 @@ class Divide(Protocol):
 
 
 def worth_a_round(standings: Sequence[Standing], negligible: float = NEGLIGIBLE) -> list[int]:
-    """Returns the tasks that can be searched and that matter to the goal."""
+    """Returns the tasks that can be searched and that matter to the objective."""
     least = negligible * sum(s.total for s in standings)
     return [k for k, s in enumerate(standings) if s.is_open and s.total > 0 and s.total >= least]
 
@@ -119,7 +120,7 @@ class Gradient:
         return max(chosen, key=lambda k: self.priority(standings[k], standings))
 
     def priority(self, s: Standing, standings: Sequence[Standing]) -> float:
-        """Returns the expected gain of the goal per second of search."""
+        """Returns the expected gain of the objective per second of search."""
         if s.best is None or not s.history:
             return 0.0
         first = s.history[max(0, len(s.history) - 1 - self.window)]
@@ -139,3 +140,62 @@ class Gradient:
         seconds = s.flops / fastest
         has_left = s.rounds > self.lead + max(p.rounds for p in peers)
         return inf if has_left and s.best > self.beta * seconds else seconds
+
+
+# ---- the gain of further search --------------------------------------------------------------------------------------
+
+KEPT, DOUBT = 0.25, 1 / 16
+"""The weights of the formula. On tables, a doubling gains about 0.2 of the gain of the last doubling. If the last
+doubling gained nothing, the next gains 5 % after 2 rounds of 16 trials, 0.8 % after 5 and 0.2 % after 9.
+"""
+
+
+def expected_gains(standings: Sequence[Standing], seconds: float) -> list[float]:
+    """Returns the expected gain of the objective for each task, if `seconds` more seconds are divided in the best way.
+
+    Bests fall about with the logarithm of the seconds spent. The gain of the next doubling of the seconds is estimated
+    from the gain of the last doubling. A part of the best, which falls with the rounds, is added for gains that a
+    stalled curve hides.
+
+        gain(s) = (KEPT · gain of the last half of its seconds + DOUBT · best / rounds) · log2(1 + s / spent)
+
+    A gain ends at the floor. If a task has gained nothing yet, its first gain also costs the seconds of its proof.
+
+    Maximises Σ aᵢ · ln(1 + sᵢ / spentᵢ) with Σ (sᵢ + proofᵢ) = `seconds` over the tasks that get some. The solution is
+    sᵢ = aᵢ / λ − spentᵢ, with one λ for all of them. A task is among them if its last second gains more than λ. The
+    total gain must also grow, although the proof of the task takes seconds from the rest.
+    """
+    gains = [0.0] * len(standings)
+    scales = {k: _scale(standings[k]) for k in worth_a_round(standings)}
+    order = sorted(scales, key=lambda k: scales[k] / _spent(standings[k]), reverse=True)
+    chosen: dict[int, float] = {}
+    price = 0.0  # λ: the gain of the last second
+    for k in order:
+        if scales[k] / _spent(standings[k]) <= price:
+            break
+        among = [*chosen, k]
+        left = seconds - sum(standings[j].proof_seconds for j in among)
+        if left <= 0:
+            continue
+        dearer = sum(scales[j] for j in among) / (left + sum(_spent(standings[j]) for j in among))
+        gain_by_task = {
+            j: scales[j] * log(max(1.0, scales[j] / dearer / _spent(standings[j]))) for j in among if dearer
+        }
+        if sum(gain_by_task.values()) > sum(chosen.values()):
+            chosen, price = gain_by_task, dearer
+    for k, gain in chosen.items():
+        s = standings[k]
+        gains[k] = min(gain, s.slope * max(0.0, (s.best or 0.0) - s.floor))
+    return gains
+
+
+def _scale(s: Standing) -> float:
+    """Returns `a` of a · ln(1 + s / spent)."""
+    assert s.best is not None
+    half = next((r for r in reversed(s.history) if r.seconds <= s.spent / 2), s.history[0] if s.history else None)
+    gained = max(0.0, half.best - s.best) if half is not None else 0.0  # timed in turns, a best may be slower
+    return s.slope * (KEPT * gained + DOUBT * s.best / max(1.0, s.rounds)) / log(2)
+
+
+def _spent(s: Standing) -> float:
+    return max(s.spent, 1e-3)

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from stormdrop.tuning.descent import DropletDescent, DropletSettings, Ledger
-from stormdrop.tuning.duel import Talk, duel
+from stormdrop.tuning.duel import Exchange, duel
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Ranker, Space
 
 DOUBT = 5.0
@@ -46,15 +46,15 @@ class Droplet:
         self.descents: list[DropletDescent] = []
         """The descents that have begun, in order."""
         self._asked: Proposal | None = None
-        self._talk = self._run()
-        self._wish: Proposal | None = next(self._talk, None)
+        self._exchange = self._run()
+        self._proposal: Proposal | None = next(self._exchange, None)
 
     def best(self) -> Candidate | None:
         """Returns the best end; the incumbent of an unfinished descent counts if it is ahead by more than noise.
 
         None until a start could be measured.
         """
-        here = self.descents[-1].incumbent if self.descents and self._wish is not None else None
+        here = self.descents[-1].incumbent if self.descents and self._proposal is not None else None
         if self._champion is None or here is None:
             return here or self._champion
         is_ahead = self._ledger.value(here) < (1 - self._settings.margin) * self._ledger.value(self._champion)
@@ -65,12 +65,12 @@ class Droplet:
 
         A duel costs no trial.
         """
-        while self._wish is not None:
-            wish = self._wish
-            if wish.rounds:
-                self._asked = Proposal(wish.candidates[: max(2, n)], wish.rounds)
+        while self._proposal is not None:
+            proposal = self._proposal
+            if proposal.rounds:
+                self._asked = Proposal(proposal.candidates[: max(2, n)], proposal.rounds)
                 return self._asked
-            fresh = [c for c in wish.candidates if not self._ledger.knows(c)]
+            fresh = [c for c in proposal.candidates if not self._ledger.knows(c)]
             if fresh:
                 self._asked = Proposal(tuple(fresh[: max(0, min(n, self._settings.batch))]))
                 return self._asked
@@ -82,21 +82,21 @@ class Droplet:
 
         Candidates without outcomes count as failures.
         """
-        told = {o.candidate: o for o in outcomes}
+        by_candidate = {o.candidate: o for o in outcomes}
         asked, self._asked = self._asked, None
-        answered = asked.candidates if asked is not None and any(c in told for c in asked.candidates) else ()
-        told = {c: Outcome(c, None) for c in answered} | told
-        self._ledger.record(told.values())
+        answered = asked.candidates if asked is not None and any(c in by_candidate for c in asked.candidates) else ()
+        by_candidate = {c: Outcome(c, None) for c in answered} | by_candidate
+        self._ledger.record(by_candidate.values())
         if answered:
-            self._advance({c: told[c] for c in answered})
+            self._advance({c: by_candidate[c] for c in answered})
 
     def _advance(self, outcomes: Mapping[Candidate, Outcome]) -> None:
         try:
-            self._wish = self._talk.send(outcomes)
+            self._proposal = self._exchange.send(outcomes)
         except StopIteration:
-            self._wish = None
+            self._proposal = None
 
-    def _run(self) -> Talk[None]:
+    def _run(self) -> Exchange[None]:
         while fresh := [c for c in self._starts if not self._ledger.knows(c)]:
             yield Proposal(tuple(fresh))
         starts = sorted((c for c in self._starts if self._ledger.value(c) < inf), key=self._ledger.value)
@@ -116,7 +116,7 @@ class Droplet:
                 yield from self._settle(end)
             passed |= {w.end for w in descent.path}
 
-    def _settle(self, end: Candidate) -> Talk[None]:
+    def _settle(self, end: Candidate) -> Exchange[None]:
         """Replaces the best end so far by `end` if `end` wins a duel."""
         if self._champion is None or self._ledger.failed(self._champion):
             self._champion = end

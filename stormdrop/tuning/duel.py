@@ -14,7 +14,7 @@ from stormdrop.tuning.statistics import gain_of_medians, p_faster
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal
 
 T = TypeVar("T")
-Talk = Generator[Proposal, Mapping[Candidate, Outcome], T]
+Exchange = Generator[Proposal, Mapping[Candidate, Outcome], T]
 """A search as a conversation: yields proposals, best candidates first, receives the outcomes, and returns a T when
 done.
 """
@@ -59,7 +59,7 @@ class DuelResult:
 
 def duel(
     incumbent: Candidate, challengers: Sequence[Candidate], level: float, settings: DuelSettings
-) -> Talk[DuelResult]:
+) -> Exchange[DuelResult]:
     """Returns the fastest challenger that beats the incumbent; `level` is the error allowed for each, over all looks.
 
     A candidate that fails is out. If the incumbent fails, there is no winner.

@@ -281,19 +281,19 @@ def spread(points: Points, n: int, near: int, chosen: Points) -> list[int]:
 
     `chosen` are rows selected before, elsewhere. Rows that were passed over fill up at the end.
     """
-    taken: list[int] = []
+    selected: list[int] = []
     close = np.zeros(len(points), bool)
     for row in chosen:
         close |= (points != row).sum(axis=1) <= 1
     passed: list[int] = []
     for i in range(len(points)):
-        if len(taken) == n:
+        if len(selected) == n:
             break
         if close[i]:
             if not near:
                 passed.append(i)
                 continue
             near -= 1
-        taken.append(i)
+        selected.append(i)
         close |= (points != points[i]).sum(axis=1) <= 1
-    return taken + passed[: n - len(taken)]
+    return selected + passed[: n - len(selected)]

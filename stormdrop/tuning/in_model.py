@@ -1,10 +1,10 @@
-"""What tuning is worth where it counts: in the model. A change enters a model only if the model is not slower with it.
+"""The gain of tuning inside the model: a change enters a model only if the model is not slower with it.
 
 Kernels are tuned one at a time, on memory of their own; in the model they share caches and follow each other. So the
-model with the schedules that were found and the incumbent are timed in turns: the model as it is compiled without this
-tuning, with what it accepted before, the tasks' earlier verdicts, and default schedules. While the former is slower,
-kernels that lose in it go back to the incumbent's schedules. What is left is the model's own verdict, which is kept
-together with those of its tasks; what it is worth is told against default schedules.
+tuned model is timed in turns with the incumbent: the model as it is compiled without this tuning. Incumbent schedules
+are schedules that the model accepted before, the tasks' earlier verdicts, and default schedules. While the tuned model
+is slower, kernels that lose in it go back to the incumbent's schedules. The remaining schedules are the model's own
+verdicts, which are kept together with the verdicts of its tasks. The gain is reported against default schedules.
 """
 
 from __future__ import annotations
@@ -31,26 +31,25 @@ from stormdrop.store.record import versions
 from stormdrop.store.store import Store, StoreError
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.machine import Target
-from stormdrop.tuning.model_events import InModel, TunedModel, TunedTask
+from stormdrop.tuning.events import Listener, StageStarted, ignore
 from stormdrop.tuning.session import CHECKED, UNCHECKED
+from stormdrop.tuning.tuned import InModel, Tuned, TunedTask
 
 MOST_REBUILDS = 5
-"""After so many the model goes back to the incumbent. Each reverts twice as many kernels as the one before."""
+"""The rebuilds before the model goes back to the incumbent. Each reverts twice as many kernels as the last."""
 PROFILED_SECONDS = 0.5
 REVERTED = "reverted"
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A model timed in turns with the incumbent and with the default one. `losses`: where it is slower than the
-    incumbent, by the digest of the task: seconds of the model by which a task that takes longer than there misses what
-    it promised alone. Of other tasks: at most 0.
-    """
+    """A model timed in turns with the incumbent and with the default model."""
 
     in_model: InModel
     against: InModel
     """The same with the incumbent in place of the default model."""
     losses: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The loss of each task by its digest, if the model is slower than the incumbent (`_Bench._loss`)."""
 
     @property
     def incumbent_seconds(self) -> float:
@@ -72,12 +71,11 @@ class Weighed:
 
 
 Weigh = Callable[[AbstractSet[str]], Weighed]
-"""Times the model in which the tasks of these digests are as they were found, and the others as the incumbent has them.
-"""
+"""A function that times the model with the tuned schedules of these digests, and the incumbent's for other tasks."""
 
 
 def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], Weighed]:
-    """The changes with which the model is not slower than the incumbent, and the model with them."""
+    """Returns the changes with which the model is not slower than the incumbent, and the model with them."""
     kept = set(changed)
     weighed = weigh(kept)
     for rebuild in range(MOST_REBUILDS):
@@ -91,23 +89,22 @@ def settle(changed: AbstractSet[str], weigh: Weigh) -> tuple[AbstractSet[str], W
 
 def accept(
     parts: Partition,
-    tuned: TunedModel,
+    tuned: Tuned,
     store: Store | None = None,
     seconds: float = 1.0,
-    tell: Callable[[str], None] = lambda _: None,
+    listen: Listener = ignore,
     rules: Sequence[Rule] = RULES,
     decided: Sequence[Verdict] = (),
     size: str = "",
-) -> TunedModel:
-    """Time the model and take back schedules that make it slower. Returns the accepted schedules and their gain.
+) -> Tuned:
+    """Times the model and reverts schedules that make it slower; returns the accepted schedules and their gain.
 
     The incumbent has precedence: the store's verdicts of the model, then the tasks' earlier verdicts. Each model is
-    timed for about `seconds`; `tell` takes a line about each step. The store keeps the result as the model's verdicts,
-    together with `decided`, the verdicts of its tasks; `not_kept` is the reason where the store takes no more. The
-    model's verdicts are also kept under `size`, the key of a model with open dimensions at this size (`size_key`).
-    Raises as compiling does.
+    timed for about `seconds`. The store keeps the result as the model's verdicts, together with `decided`, the verdicts
+    of its tasks; `not_kept` is the reason if the store accepts no more. The model's verdicts are also kept under
+    `size`, the key of a model with open dimensions at this size (`size_key`). Raises as compiling does.
     """
-    bench = _Bench(parts, tuned, _running(parts, tuned, store, rules), seconds, tell, rules)
+    bench = _Bench(parts, tuned, _running(parts, tuned, store, rules), seconds, listen, rules)
     incumbents = [bench.incumbent(t.task.digest) for t in tuned.tasks]
     changed = {t.task.digest for t, i in zip(tuned.tasks, incumbents) if t.schedule not in (None, i or t.default)}
     kept, weighed = settle(changed, bench.weigh)
@@ -126,14 +123,14 @@ def accept(
     return kept_in(store, accepted, [*of_tasks, *of_model, *of_size])
 
 
-def verdicts_of(tuned: TunedModel, decided: Sequence[Verdict]) -> list[Verdict]:
-    """Those for tasks of the model at its temperature."""
+def verdicts_of(tuned: Tuned, decided: Sequence[Verdict]) -> list[Verdict]:
+    """Returns the verdicts for tasks of the model at its temperature."""
     digests = {t.task.digest for t in tuned.tasks}
     return [v for v in decided if v.task.digest in digests and v.target.is_cold == tuned.target.is_cold]
 
 
-def kept_in(store: Store, tuned: TunedModel, verdicts: Sequence[Verdict]) -> TunedModel:
-    """Keep verdicts, unless the store takes no more: `not_kept` says so."""
+def kept_in(store: Store, tuned: Tuned, verdicts: Sequence[Verdict]) -> Tuned:
+    """Keeps verdicts; if the store accepts no more, `not_kept` of the result is the reason."""
     try:
         store.add_verdicts([] if tuned.not_kept else verdicts)
     except StoreError as error:
@@ -141,18 +138,18 @@ def kept_in(store: Store, tuned: TunedModel, verdicts: Sequence[Verdict]) -> Tun
     return tuned
 
 
-def _running(parts: Partition, tuned: TunedModel, store: Store | None, rules: Sequence[Rule]) -> dict[str, Verdict]:
-    """By the digest of the task, the verdicts with which the model is compiled without this tuning: what it accepted
-    before, else the task's own.
+def _running(parts: Partition, tuned: Tuned, store: Store | None, rules: Sequence[Rule]) -> dict[str, Verdict]:
+    """Returns the verdicts with which the model is compiled without this tuning, by the digest of the task: the model's
+    own, else the task's.
     """
     if store is None:
         return {}
-    found = (store.verdict(t.task, tuned.target, rules=rules, model=parts.digest) or t.before for t in tuned.tasks)
-    return {verdict.task.digest: verdict for verdict in found if verdict is not None}
+    verdicts = (store.verdict(t.task, tuned.target, rules=rules, model=parts.digest) or t.before for t in tuned.tasks)
+    return {verdict.task.digest: verdict for verdict in verdicts if verdict is not None}
 
 
 def _reverted(task: TunedTask, incumbent: Schedule | None, target: Target, rules: Sequence[Rule]) -> TunedTask:
-    """The task as the incumbent has it; None: by default."""
+    """Returns the task with the incumbent's schedule; None stands for the default."""
     if task.schedule is None:
         return replace(task, schedule=incumbent)
     if task.schedule == (incumbent or task.default):
@@ -174,8 +171,10 @@ def _verdict(
     store: Store,
     rules: Sequence[Rule],
 ) -> Verdict:
-    """Its proof and its code are those of a verdict on the same schedule, the task's own or the model's. A default that
-    was not timed has neither: it is compared with the reference when the model is compiled.
+    """Returns the model's verdict for a task. The proof and the code come from a verdict on the same schedule, the
+    task's own or the model's.
+
+    A default that was not timed has neither: it is compared with the reference when the model is compiled.
     """
     task = tuned.task
     default = tuned.default or default_schedule(task, target, rules)
@@ -200,16 +199,16 @@ class _Bench:
     def __init__(
         self,
         parts: Partition,
-        tuned: TunedModel,
+        tuned: Tuned,
         running: Mapping[str, Verdict],
         seconds: float,
-        tell: Callable[[str], None],
+        listen: Listener,
         rules: Sequence[Rule],
     ) -> None:
-        self._parts, self._tuned, self._seconds, self._tell, self._rules = parts, tuned, seconds, tell, rules
+        self._parts, self._tuned, self._seconds, self._listen, self._rules = parts, tuned, seconds, listen, rules
         self._incumbents: Mapping[str, Choice] = {}
         """The incumbent's choices by the digest of the task; a task without a choice has the default."""
-        tell("compiling with defaults")
+        self._listen(StageStarted("compiling with defaults"))
         self._default = self._incumbent = build_model(parts, tuned.target, self._chosen, rules)
         self._arrays = list(random_inputs(self._default.inputs, ranges=index_ranges(parts.graph)).values())
         self._incumbent_profile: dict[str, float] = {}
@@ -217,11 +216,11 @@ class _Bench:
             self._enter(running)
 
     def _enter(self, running: Mapping[str, Verdict]) -> None:
-        """Make what is compiled without this tuning the incumbent, unless defaults are faster (by now, or here)."""
+        """Makes the model as compiled without this tuning the incumbent, unless default schedules are faster by now."""
         tuned, self._incumbents = self._tuned, {digest: choice_of(v) for digest, v in running.items()}
-        self._tell("compiling with what was decided before")
+        self._listen(StageStarted("compiling with earlier decisions"))
         before = build_model(self._parts, tuned.target, self._chosen, self._rules)
-        self._tell("timing both in turns")
+        self._listen(StageStarted("timing both in turns"))
         if self._timed(before).is_slower:
             tasks = [verdict.task for verdict in running.values()]
             defaults = [tuned.defaults(t) or default_schedule(t, tuned.target, self._rules) for t in tasks]
@@ -239,41 +238,41 @@ class _Bench:
 
     def weigh(self, kept: AbstractSet[str]) -> Weighed:
         if not kept:
-            self._tell("timing the model")
+            self._listen(StageStarted("timing the model"))
             return self._timed(self._incumbent)
 
         def choose(task: Task) -> Choice:
             return choice_of(self._tuned.schedules(task)) if task.digest in kept else self._chosen(task)
 
-        self._tell("compiling with what was found")
-        found = build_model(self._parts, self._tuned.target, choose, self._rules)
-        self._tell("timing both in turns")
-        weighed = self._timed(found)
+        self._listen(StageStarted("compiling with the tuned schedules"))
+        model = build_model(self._parts, self._tuned.target, choose, self._rules)
+        self._listen(StageStarted("timing both in turns"))
+        weighed = self._timed(model)
         if not weighed.is_slower:
             return weighed
-        self._tell("looking for kernels that lose in the model")
+        self._listen(StageStarted("looking for kernels that lose in the model"))
         before = self._incumbent_profile or self._profile(self._incumbent, weighed.incumbent_seconds)
         self._incumbent_profile = before
-        profile = self._profile(found, weighed.in_model.seconds)
+        profile = self._profile(model, weighed.in_model.seconds)
         return replace(weighed, losses={d: self._loss(d, s - before.get(d, s)) for d, s in profile.items()})
 
     def _loss(self, digest: str, slower: float) -> float:
-        """Seconds by which a task that is slower in the model than the incumbent misses what its time alone promised.
+        """Returns the seconds of the model by which a task that is slower than the incumbent's misses its gain alone.
 
-            loss = (in the model: found - incumbent) - (alone: found - incumbent)
+            loss = (in the model: tuned - incumbent) - (alone: tuned - incumbent)
 
-        The time alone of an incumbent that is not the default schedule is of another day: nothing was promised.
+        The time alone of an incumbent that is not the default schedule is of another day: its gain alone counts as 0.
         """
         incumbent = self.incumbent(digest)
         promised = {t.task.digest: t.gain for t in self._tuned.tasks if incumbent in (None, t.default)}
         return slower + promised.get(digest, 0.0) if slower > 0 else slower
 
     def _timed(self, model: Model) -> Weighed:
-        """In turns with the incumbent and the default model; two that are the same are timed once."""
+        """Times a model in turns with the incumbent and the default model; equal models are timed once."""
         models = {id(m): m for m in (model, self._incumbent, self._default)}
         runs = race({str(key): partial(m, *self._arrays) for key, m in models.items()}, self._seconds)
-        found, incumbent, default = (runs[str(id(m))] for m in (model, self._incumbent, self._default))
-        beside = [InModel(found.seconds, other.seconds, _rounds(found, other)) for other in (default, incumbent)]
+        own, incumbent, default = (runs[str(id(m))] for m in (model, self._incumbent, self._default))
+        beside = [InModel(own.seconds, other.seconds, _rounds(own, other)) for other in (default, incumbent)]
         return Weighed(beside[0], beside[1])
 
     def _profile(self, model: Model, seconds: float) -> dict[str, float]:
@@ -282,5 +281,5 @@ class _Bench:
 
 
 def _rounds(tuned: Runs, other: Runs) -> tuple[tuple[float, float], ...]:
-    """The samples of each round of a race."""
+    """Returns the samples of each round of a race."""
     return tuple((float(a), float(b)) for a, b in zip(tuned.each, other.each, strict=True))

@@ -46,13 +46,13 @@ class CandidateSpace:
         """Returns the candidates of schedules of the task, without other sketches and without candidates proposed
         before.
         """
-        found: list[Candidate] = []
+        unasked: list[Candidate] = []
         for schedule in schedules:
             sketch, point = replay(self._task, schedule, self._target, self._rules)
             number = self._numbers.get((sketch.variant, sketch.structure.steps))
             if number is not None and candidate(number, point) not in self._schedules:
-                found.append(candidate(number, point))
-        return found
+                unasked.append(candidate(number, point))
+        return unasked
 
     def features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         """Returns one row of features for each candidate."""

@@ -1,23 +1,23 @@
-"""One task of a model that is being tuned: its session, once it has begun, and the results of that session so far."""
+"""A task that is being tuned: its session, once it has begun, and the results of that session so far."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from math import log2
+from typing import Protocol
 
-from stormdrop.graph.partition import TaskUse
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.measure.result import Failure
 from stormdrop.space.judge import judge_of, least_seconds
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.verdict import NO_CHALLENGER, Verdict
 from stormdrop.target.machine import Target
 from stormdrop.tuning.divide import NEGLIGIBLE, Round, Standing
-from stormdrop.tuning.events import Event, Measured, NewBest, Retiming, RoundEnded
-from stormdrop.tuning.model_events import TaskRow, TunedTask
+from stormdrop.tuning.resources import Resources
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.tools import Tools
+from stormdrop.tuning.subject import SubjectTask
+from stormdrop.tuning.tuned import TaskRow, Trial, TunedTask
 
 LAUNCH_SECONDS = 3e-6
 """The seconds that a call of the smallest kernel costs, for estimates."""
@@ -31,26 +31,33 @@ boost.
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The result of a schedule: the value that is minimised, and seconds. They are equal without an objective."""
+    """The result of a schedule: the value that is minimised, and seconds. Equal unless the user gives a value."""
 
     value: float
     seconds: float
 
 
-class ModelTask:
-    """The state of one task; every change calls `tell`, with the session's event if an event caused the change."""
+class Overseer(Protocol):
+    """The loop, which publishes the changes of its tasks."""
 
-    def __init__(
-        self, use: TaskUse, counts: Sequence[int], tools: Tools, tell: Callable[[ModelTask, Event | None], None]
-    ) -> None:
-        """Creates the state of a task; `counts` holds the number of its calls in each model."""
-        self.use, self.counts, self.tools, self._tell = use, tuple(counts), tools, tell
-        self.estimate = estimated_seconds(use.task, tools.target)
+    def measured(self, task: ModelTask, trial: Trial, is_best: bool) -> None: ...
+    def moved(self, task: ModelTask) -> None: ...
+    def warned(self, task: ModelTask, message: str) -> None: ...
+
+
+class ModelTask:
+    """The state of one task, an `Observer` of its session; it reports every change to an overseer."""
+
+    def __init__(self, about: SubjectTask, counts: Sequence[int], resources: Resources, overseer: Overseer) -> None:
+        """Creates the state of a task; `counts` holds the number of its calls in each subject."""
+        self.about, self.task, self.counts, self.resources = about, about.task, tuple(counts), resources
+        self._overseer = overseer
+        self.estimate = estimated_seconds(self.task, resources.target)
         self.known = 0
         self.stored: Verdict | None = None
-        if (store := tools.timing_store) is not None:
-            self.known = store.known(use.task, tools.target)
-            self.stored = store.verdict(use.task, tools.target, rules=tools.rules)
+        if (store := resources.timing_store) is not None:
+            self.known = store.known(self.task, resources.target)
+            self.stored = store.verdict(self.task, resources.target, rules=resources.rules)
         self.session: Session | None = None
         self.is_over = False
         self.trials = self.failed = 0
@@ -70,6 +77,7 @@ class ModelTask:
         self.is_verified = False
         self.phase = ""
         self._proposed_by: dict[Schedule, str] = {}
+        self._sketches = 0
 
     @property
     def origin(self) -> str:
@@ -91,19 +99,33 @@ class ModelTask:
 
     @property
     def name(self) -> str:
-        return f"{self.use.id} {self.use.calls[0].label}"
+        return f"{self.about.id} {self.about.label}"
 
     @property
     def row(self) -> TaskRow:
-        use, call, seconds = self.use, self.use.calls[0], (_seconds(self.best), _seconds(self.default))
-        counts = self.trials, self.failed, self.known
-        where = self.phase, self.origin, self.expected_gain, self.opening_seconds + self.spent
-        of_call = call.shapes_text(), call.node
-        return TaskRow(use.id, call.label, self.count, use.task.flops, *seconds, *counts, *where, *of_call)
+        about = self.about
+        return TaskRow(
+            about.id,
+            about.label,
+            self.count,
+            self.task.flops,
+            seconds=_seconds(self.best),
+            default_seconds=_seconds(self.default),
+            trials=self.trials,
+            failed=self.failed,
+            known=self.known,
+            phase=self.phase,
+            origin=self.origin,
+            expected_gain=self.expected_gain,
+            spent=self.opening_seconds + self.spent,
+            shapes=about.shapes,
+            node=about.node,
+            sketches=self._sketches,
+        )
 
     @property
     def count(self) -> int:
-        """The number of its calls in all models together."""
+        """The number of its calls in all subjects together."""
         return sum(self.counts)
 
     @property
@@ -112,8 +134,8 @@ class ModelTask:
 
         Their FLOP/s may be compared.
         """
-        task, temperature = self.use.task, "cold" if self.tools.target.is_cold else "warm"
-        return f"{task.class_key}/{temperature}/{round(log2(1 + task.flops) / 2)}"
+        temperature = "cold" if self.resources.target.is_cold else "warm"
+        return f"{self.task.class_key}/{temperature}/{round(log2(1 + self.task.flops) / 2)}"
 
     def standing(self, slope: float, proof_seconds: float) -> Standing:
         return Standing(
@@ -121,16 +143,16 @@ class ModelTask:
             _seconds(self.best),
             self.history,
             is_open=self.session is not None and not self.is_over,
-            known_rounds=self.known / self.tools.settings.batch,
+            known_rounds=self.known / self.resources.settings.batch,
             floor=self.floor,
-            flops=self.use.task.flops,
+            flops=self.task.flops,
             group=self.group,
             proof_seconds=proof_seconds,
         )
 
     def begin(self, session: Session) -> None:
-        self.session = session
-        judge = judge_of(self.tools.target)
+        self.session, self._sketches = session, len(session.spaces)
+        judge = judge_of(self.resources.target)
         self.floor = FLOOR_TRUST * min(judge.least_seconds(s.structure) for s in session.spaces)
 
     def round_ended(self, seconds: float) -> None:
@@ -146,7 +168,7 @@ class ModelTask:
 
     @property
     def gain(self) -> float:
-        """The gain of its leader in the model: seconds, unless there is another objective."""
+        """The gain of its leader in the model: seconds, unless the user gives another value."""
         if self.best is None or self.default is None:
             return 0.0
         return self.count * (self.default.value - self.best.value)
@@ -195,49 +217,58 @@ class ModelTask:
         """Sets the phase. A default schedule that has won is "confirmed": it is not proved against itself."""
         is_default = self.session is not None and self.leader == self.session.default
         self.phase = "confirmed" if phase == "proved" and is_default else phase
-        self._tell(self, None)
+        self._overseer.moved(self)
 
-    def listen(self, event: Event) -> None:
-        """Updates the state from an event of the session."""
-        match event:
-            case Measured(trial):
-                self.trials += 1
-                if self.session is None or trial.schedule not in self.session.remeasured:
-                    self._proposed_by[trial.schedule] = trial.phase
-                if isinstance(trial.result, Failure):
-                    self.failed += 1
-                    self.failure = self.failure or trial.result
-                elif self.session is not None:
-                    score = self._score(trial.result, self.session.value(trial.result))
-                    self.default = score if trial.schedule == self.session.default else self.default
-                    self.incumbent = score if trial.schedule == self.session.incumbent else self.incumbent
-            case NewBest(trial, value):
-                self.best, self.leader = self._score(trial.result, value), trial.schedule
-            case RoundEnded(phase):
-                self.phase = phase
-            case Retiming():
-                self.phase = "final"
-            case _:
-                pass
-        self._tell(self, event)
+    # ---- the session's progress ------------------------------------------------------------------------------------
 
-    def _score(self, result: Result, value: float | None) -> Score | None:
-        return Score(value, result.floor) if isinstance(result, Timing) and value is not None else None
+    def measured(self, trial: Trial, value: float | None, is_best: bool) -> None:
+        assert self.session is not None
+        self.trials += 1
+        if trial.schedule not in self.session.remeasured:
+            self._proposed_by[trial.schedule] = trial.phase
+        if isinstance(trial.result, Failure):
+            self.failed += 1
+            self.failure = self.failure or trial.result
+        else:
+            score = None if value is None else Score(value, trial.result.floor)
+            self.default = score if trial.schedule == self.session.default else self.default
+            self.incumbent = score if trial.schedule == self.session.incumbent else self.incumbent
+            if is_best:
+                self.best, self.leader = score, trial.schedule
+        self._overseer.measured(self, trial, is_best)
 
-    def finished(self, use: TaskUse) -> TunedTask:
-        """Returns the result for one of the models, which calls the task as `use` lists."""
+    def moved(self, phase: str) -> None:
+        self.phase = phase
+        self._overseer.moved(self)
+
+    def warned(self, message: str) -> None:
+        self._overseer.warned(self, message)
+
+    def finish(self) -> None:
+        """Decides for a winner and proves it. Raises RunError if no candidate could be timed."""
+        assert self.session is not None
+        self.leader, seconds = self.session.finish()
+        values, is_time = self.session.final_values, self.resources.kernel_value is None
+        value = values[self.leader]
+        self.best, self.is_verified = Score(value, value if is_time else seconds), True
+        if (value := values.get(self.session.default)) is not None:
+            self.default = Score(value, value if is_time or self.default is None else self.default.seconds)
+        self.move("proved")
+
+    def finished(self, about: SubjectTask) -> TunedTask:
+        """Returns the result for one of the subjects, which calls the task as `about` describes."""
         schedule = self.leader if self.best is not None else None
-        call = use.calls[0]
-        row = replace(self.row, id=use.id, label=call.label, count=use.count, shapes=call.shapes_text(), node=call.node)
+        row = replace(self.row, id=about.id, label=about.label, count=about.count, shapes=about.shapes, node=about.node)
         return TunedTask(
             *astuple(row),
-            task=use.task,
+            task=about.task,
             schedule=schedule,
             default=self.session.default if self.session is not None else None,
             verified=self.is_verified or (schedule is not None and self.was_proved),
             failure=str(self.failure or "") if self.best is None else "",
             before=self.stored,
             is_default_timed=self.session is not None and self.session.default_seconds is not None,
+            history=tuple(self.session.history) if self.session is not None else (),
         )
 
 

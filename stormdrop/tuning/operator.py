@@ -1,7 +1,7 @@
-"""One operator, by default or searched for in one or several ways, beside the machine's peak: for `stormdrop op`.
+"""One operator, by default or after one or several searches, beside the machine's peak: for `stormdrop op`.
 
-Where several searches are compared, each begins with nothing: it sees neither the store nor the others' trials. What it
-has measured is kept all the same, once it has ended.
+Compared searches begin with nothing: no search sees the store or the trials of another search. The trials of a search
+are kept once it has ended.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from stormdrop.store.record import Record
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
 from stormdrop.tuning.curve import failures, improvements, trials_per_second
-from stormdrop.tuning.events import Event, Listener, Retiming, RoundEnded, TaskEnded, Trial, Tuned, Warned
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.events import Event, Listener, Moved, Warned
+from stormdrop.tuning.subject import Subject
+from stormdrop.tuning.tune import TuneOptions, tune
+from stormdrop.tuning.tuned import Trial, Tuned, TunedTask
 
 STEADY = 0.9  # a machine to itself keeps its peak within a few percent
 PEAK_SECONDS = 1.0
@@ -36,7 +38,7 @@ PEAK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do with an operator. No searches: time its default schedule. Budgets are None where there is none."""
+    """The work on an operator. Without searches, its default schedule is timed. Absent budgets are None."""
 
     op: str
     args: tuple[int, ...]
@@ -47,7 +49,7 @@ class Plan:
     seconds: float | None = None
     seed: int = 0
     store: Store | None = None
-    """Where trials are kept, if anywhere."""
+    """The store that keeps trials, if any."""
     rules: tuple[Rule, ...] = RULES
 
     @property
@@ -56,17 +58,17 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What one search found; the program is what its schedule lowers to."""
+class OperatorSearch:
+    """One search and the program of its winner."""
 
     tuned: Tuned
     program: Program
     stored: str | None = None
-    """The file that keeps its trials, if one does."""
+    """The file that keeps its trials, if any."""
 
     @property
     def executed_gflops(self) -> float:
-        """What the loops really do; `tuned.gflops` is nominal, by the operations of the direct algorithm."""
+        """The rate of the operations that the loops execute; `tuned.gflops` counts those of the direct algorithm."""
         return executed_flops(self.program) / self.tuned.seconds / 1e9
 
     def to_json(self, peak_gflops: float) -> dict[str, object]:
@@ -97,22 +99,22 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """A measured operator; `found` has one entry for each search, in the order they were run."""
+    """A measured operator, with its searches in the order in which they were run."""
 
     plan: Plan
     peak_gflops: float
-    found: tuple[Found, ...]
+    searches: tuple[OperatorSearch, ...]
 
     @property
-    def best(self) -> Found:
-        return min(self.found, key=lambda f: f.tuned.seconds)
+    def best(self) -> OperatorSearch:
+        return min(self.searches, key=lambda search: search.tuned.seconds)
 
     @property
     def is_comparison(self) -> bool:
-        return len(self.found) > 1
+        return len(self.searches) > 1
 
     def to_json(self) -> dict[str, object]:
-        """One search: its keys stand beside the operator's. Several: they are in a list, `searches`."""
+        """Returns the operator's keys beside the keys of a single search, or beside the list `searches`."""
         head: dict[str, object] = {
             "op": self.plan.op,
             "args": list(self.plan.args),
@@ -120,58 +122,50 @@ class OperatorReport:
             "threads": self.plan.target.threads,
             "peak_gflops": self.peak_gflops,
         }
-        searches = [f.to_json(self.peak_gflops) for f in self.found]
+        searches = [search.to_json(self.peak_gflops) for search in self.searches]
         return head | ({"searches": searches} if self.is_comparison else searches[0])
 
 
 def measure_operator(
     plan: Plan, watch: PeakWatch, listeners: Sequence[Listener], tell: Callable[[str], None]
 ) -> OperatorReport:
-    """Carry out a plan; the peak is timed before, after, and between rounds. `tell` takes remarks for the user.
+    """Carries out a plan; the peak is timed before, after, and between rounds. `tell` receives remarks for the user.
 
     An interrupted search is the last one. Raises RunError if no candidate could be timed.
     """
-    found: list[Found] = []
+    searches: list[OperatorSearch] = []
 
     def listen(event: Event) -> None:
         for listener in (*listeners, watch):
             listener(event)
 
     if not plan.searches:
-        found.append(_default(plan, tell))
+        searches.append(_default(plan, tell))
     for search in plan.searches:
-        found.append(_search(plan, search, listen))
-        if found[-1].tuned.interrupted:
+        searches.append(_search(plan, search, listen))
+        if searches[-1].tuned.interrupted:
             break
-    if len(found) < len(plan.searches):
-        tell(f"not run: {', '.join(plan.searches[len(found) :])}")
+    if len(searches) < len(plan.searches):
+        tell(f"not run: {', '.join(plan.searches[len(searches) :])}")
     watch.take()
     low, high = watch.lowest, watch.highest
     if low < STEADY * high:
         tell(f"the peak moved between {low:.0f} and {high:.0f} GFLOP/s: is something else running here?")
-    return OperatorReport(plan, high, tuple(found))
+    return OperatorReport(plan, high, tuple(searches))
 
 
 def known(plan: Plan) -> Record | None:
-    """What the store has of this very task, timed; None where it has nothing."""
+    """Returns the store's best trial of the task itself; None if there is none."""
     best = plan.store.best(plan.task, plan.target, rules=plan.rules) if plan.store is not None else None
     return best if best is not None and isinstance(best.result, Timing) else None
 
 
-def _search(plan: Plan, search: str, listen: Listener) -> Found:
+def _search(plan: Plan, search: str, listen: Listener) -> OperatorSearch:
     alone, not_kept = Store.in_memory() if plan.is_comparison and plan.store is not None else None, ""
     try:
-        tuned = tune(
-            plan.task,
-            plan.target,
-            search=search,
-            trials=plan.trials,
-            seconds=plan.seconds,
-            seed=plan.seed,
-            store=alone or plan.store,
-            listen=listen,
-            rules=plan.rules,
-        )
+        options = TuneOptions(search=search, trials=plan.trials, seconds=plan.seconds, seed=plan.seed, rules=plan.rules)
+        subjects = [Subject.of_task(plan.task)]
+        (tuned,) = tune(subjects, plan.target, options, store=alone or plan.store, listen=listen)
     finally:
         if alone is not None and plan.store is not None:
             try:
@@ -181,10 +175,10 @@ def _search(plan: Plan, search: str, listen: Listener) -> Found:
                 listen(Warned(f"what was measured is not kept: {error}"))
     tuned = replace(tuned, not_kept=tuned.not_kept or not_kept)
     stored = str(plan.store.path) if plan.store is not None and plan.store.path is not None else None
-    return Found(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
+    return OperatorSearch(tuned, program_of(plan.task, tuned.best, plan.target, rules=plan.rules), stored)
 
 
-def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
+def _default(plan: Plan, tell: Callable[[str], None]) -> OperatorSearch:
     began = time.perf_counter()
     task, target = plan.task, plan.target
     check_memory(task)
@@ -197,8 +191,22 @@ def _default(plan: Plan, tell: Callable[[str], None]) -> Found:
         raise RunError(f"{task.name}: the default schedule could not be timed: {result}")
     spent = time.perf_counter() - began
     trial = Trial(schedule, result, 1, spent, "default")
-    tuned = Tuned(task, target, "default", plan.seed, schedule, result.seconds, spent, (trial,), "nothing left")
-    return Found(tuned, lowered(sketch, point))
+    tuned_task = TunedTask(
+        "t0",
+        task.name,
+        1,
+        task.flops,
+        seconds=result.seconds,
+        default_seconds=result.seconds,
+        trials=1,
+        task=task,
+        schedule=schedule,
+        default=schedule,
+        verified=True,
+        history=(trial,),
+    )
+    about = task.name, target, "default", plan.seed, (tuned_task,), spent, "nothing left"
+    return OperatorSearch(Tuned(*about, is_model=False), lowered(sketch, point))
 
 
 class PeakWatch:
@@ -210,7 +218,7 @@ class PeakWatch:
         self._at = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, (RoundEnded, Retiming, TaskEnded)) and time.monotonic() - self._at > PEAK_SECONDS:
+        if isinstance(event, Moved) and time.monotonic() - self._at > PEAK_SECONDS:
             self.take()
 
     def take(self) -> None:

@@ -75,10 +75,10 @@ def absent_donors(names: Collection[str], store: Store | None) -> str:
         return ""
     listed = sorted(models)
     known = ", ".join([*listed[:MOST_NAMED], *(["…"] if listed[MOST_NAMED:] else [])]) or "none"
-    told = f"the store has nothing of a model or machine {' or '.join(absent)}; models are: {known}"
+    message = f"the store has nothing of a model or machine {' or '.join(absent)}; models are: {known}"
     if len(absent) == len(names):
-        raise UserError(told)
-    return told
+        raise UserError(message)
+    return message
 
 
 def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules: Sequence[Rule]) -> list[Source]:
@@ -94,16 +94,16 @@ def stored_sources(task: Task, target: Target, store: Store, reuse: Reuse, rules
 def related(task: Task, sources: Iterable[Source], most: int = MOST_DONORS) -> list[Source]:
     """Returns the sources that share a key with a task: of the class before the anchor class, near sources first."""
     kin = [(kinship(*source, task), source) for source in sources]
-    found = sorted((k.order, n) for n, (k, _) in enumerate(kin) if k is not None)
-    return [kin[n][1] for _, n in found[:most]]
+    order = sorted((k.order, n) for n, (k, _) in enumerate(kin) if k is not None)
+    return [kin[n][1] for _, n in order[:most]]
 
 
 def refitted(task: Task, sources: Iterable[Source], target: Target, rules: Sequence[Rule] = RULES) -> list[Schedule]:
     """Returns all candidates that sources give for a task, each once, in the order of the sources."""
-    found: dict[Schedule, None] = {}
+    schedules: dict[Schedule, None] = {}
     for origin, schedule in sources:
         try:
-            found |= dict.fromkeys(refit(schedule, origin, task, target, rules))
+            schedules |= dict.fromkeys(refit(schedule, origin, task, target, rules))
         except ScheduleError:
             continue  # a schedule that this version cannot replay
-    return list(found)
+    return list(schedules)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf, isfinite
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +29,14 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.store.record import DEFAULT, DONOR, Record, group_name
 from stormdrop.store.verdict import NO_CHALLENGER, Verdict
-from stormdrop.tuning import events
 from stormdrop.tuning.choice import FINAL, Decision, choose
 from stormdrop.tuning.cost_model import ModelRanker
-from stormdrop.tuning.events import Listener, Trial, Tuned
 from stormdrop.tuning.located import CandidateSpace
+from stormdrop.tuning.resources import Resources
 from stormdrop.tuning.reuse import Source, refitted, stored_sources
 from stormdrop.tuning.strategies import Context
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, candidate
-from stormdrop.tuning.tools import Tools
+from stormdrop.tuning.tuned import Trial
 
 MOST_DUELS = 24  # after the last trial
 PROOFS = 3  # of one winner, if they seem disturbed
@@ -46,19 +46,32 @@ CHECKED = "reference values, whenever it was timed"
 UNCHECKED = "nothing: compared with the reference when it is compiled"
 
 
+class Observer(Protocol):
+    """The observer of a session's progress."""
+
+    def measured(self, trial: Trial, value: float | None, is_best: bool) -> None:
+        """Receives a trial, and the value that is minimised; None for a failure."""
+
+    def moved(self, phase: str) -> None:
+        """Receives the phase whenever a round has ended or a final choice begins."""
+
+    def warned(self, message: str) -> None:
+        """Receives a warning for the user."""
+
+
 class Session:
     """The search for one task. `best` is None until a candidate could be timed."""
 
     def __init__(
         self,
         task: Task,
-        tools: Tools,
+        resources: Resources,
         *,
         start: Schedule | None = None,
         trials: int | None = None,
         seconds: float | None = None,
         is_planned: bool = False,
-        listen: Listener = events.ignore,
+        observer: Observer | None = None,
         spaces: Sequence[Sketch] | None = None,
         siblings: Sequence[Source] = (),
     ) -> None:
@@ -71,17 +84,17 @@ class Session:
         """
         check_memory(task)
         self._began = time.monotonic()
-        self.task, self.target, self.origin, self._rules = task, tools.target, tools.origin, tools.rules
-        self._measurer, self._keeper, self._objective = tools.measurer, tools.keeper, tools.objective
-        self._store = tools.timing_store
-        self._settings, self._cost, self._listen = tools.settings, tools.cost, listen
-        self._group = group_name(task.digest, tools.target.is_cold)
-        found = ranked(spaces or sketches(task, tools.target, tools.rules))
-        self._points = CandidateSpace(task, tools.target, tools.rules, [sketch for sketch, _, _ in found])
+        self.task, self.target, self.origin = task, resources.target, resources.origin
+        self._rules, self._measurer, self._keeper = resources.rules, resources.measurer, resources.keeper
+        self._store, self._kernel_value = resources.timing_store, resources.kernel_value
+        self._settings, self._cost, self._observer = resources.settings, resources.cost, observer
+        self._group = group_name(task.digest, self.target.is_cold)
+        ranking = ranked(spaces or sketches(task, self.target, self._rules))
+        self._points = CandidateSpace(task, self.target, self._rules, [sketch for sketch, _, _ in ranking])
         self.spaces = self._points.sketches
-        self._default = candidate(0, found[0][1])
-        self.default = found[0][0].schedule(found[0][1])
-        seeds = [candidate(k, point) for k, (_, point, _) in enumerate(found)]
+        best_sketch, best_point, _ = ranking[0]
+        self._default, self.default = candidate(0, best_point), best_sketch.schedule(best_point)
+        seeds = [candidate(k, point) for k, (_, point, _) in enumerate(ranking)]
         self.verdict, self._incumbent, decided = self._decided()
         stored = self._stored()
         self.known = len(stored)
@@ -90,7 +103,7 @@ class Session:
         first = [] if start is None else [self._points.locate(start)]
         self._ranker = ModelRanker(self.spaces, self._cost, self._group)
         self._suggested: list[Candidate] = []
-        self._reuse = tools.reuse
+        self._reuse = resources.reuse
         donated = self._best_donated(self._sources(siblings), spaces is not None)
         donated = [c for c in donated if c not in stored and c != self._default]
         self._donated = {self._points.schedule(c) for c in donated}
@@ -102,8 +115,7 @@ class Session:
             seeds = [*first, self._incumbent, *known, *fresh[:1], *donated, *fresh[1:]]
         seeds = list(dict.fromkeys(seeds))
         self._opening = 1 + max(map(seeds.index, donated)) if donated else 0
-        self._history: list[Trial] = []
-        self._failed = 0
+        self.history: list[Trial] = []
         self._values: dict[Candidate, float] = {}  # of candidates measured here, and not too briefly
         self._settled: set[Candidate] = set()  # with values timed in turns
         self.remeasured = frozenset(self._points.schedule(c) for c in [*decided, *timed[: self._settings.known]])
@@ -125,7 +137,7 @@ class Session:
             is_planned,
             self._opening,
         )
-        self.strategy = tools.factory(context)
+        self.strategy = resources.factory(context)
         again = set(seeds)
         if old := [Outcome(c, v) for c, v in stored.items() if c not in again]:
             self.strategy.tell(old)
@@ -139,12 +151,12 @@ class Session:
 
     @property
     def measured(self) -> int:
-        return len(self._history)
+        return len(self.history)
 
     @property
     def idle_trials(self) -> int:
         """The trials since the last significant gain."""
-        return len(self._history) - self._gained_at
+        return len(self.history) - self._gained_at
 
     @property
     def default_seconds(self) -> float | None:
@@ -152,7 +164,7 @@ class Session:
 
         The store's time of the default schedule does not count, since it may be imported.
         """
-        results = [t.result for t in self._history if t.schedule == self.default]
+        results = [t.result for t in self.history if t.schedule == self.default]
         return min((result.floor for result in results if isinstance(result, Timing)), default=None)
 
     @property
@@ -166,9 +178,9 @@ class Session:
             return None, self._default, []
         located: list[tuple[Verdict, Candidate]] = []
         for is_imported in (False, True):
-            found = self._store.verdict(self.task, self.target, rules=self._rules, is_imported=is_imported)
+            verdict = self._store.verdict(self.task, self.target, rules=self._rules, is_imported=is_imported)
             with suppress(UserError):
-                located += [] if found is None else [(found, self._points.locate(found.schedule))]
+                located += [] if verdict is None else [(verdict, self._points.locate(verdict.schedule))]
         holding = [(v, c) for v, c in located if v.provenance != "imported"]
         verdict, incumbent = holding[0] if holding else (None, self._default)
         return verdict, incumbent, [c for _, c in located]
@@ -177,16 +189,16 @@ class Session:
         """Returns the store's trials of this task that are points of its sketches."""
         if self._store is None:
             return {}
-        found: dict[Candidate, float | None] = {}
+        seconds_by_candidate: dict[Candidate, float | None] = {}
         for record in self._store.trials(self.task, self.target, rules=self._rules):
             try:
                 place = self._points.locate(record.schedule)
             except UserError:
                 continue
             seconds = record.result.floor if isinstance(record.result, Timing) else None
-            before = found.get(place)
-            found[place] = seconds if before is None else min(before, seconds or before)
-        return found
+            before = seconds_by_candidate.get(place)
+            seconds_by_candidate[place] = seconds if before is None else min(before, seconds or before)
+        return seconds_by_candidate
 
     def _sources(self, siblings: Sequence[Source]) -> list[Source]:
         """Returns schedules of other tasks to begin from."""
@@ -204,11 +216,11 @@ class Session:
         schedules = refitted(self.task, sources, self.target, self._rules)
         if is_limited:
             known = self._points.unasked(schedules)
-            found = [c for c in known if self.spaces[c.sketch].legal(np.array([c.point], dtype=np.int64))[0]]
+            donated = [c for c in known if self.spaces[c.sketch].legal(np.array([c.point], dtype=np.int64))[0]]
         else:
-            found = list(dict.fromkeys(map(self._points.locate, schedules)))
-        best = sorted(found, key=self._score, reverse=True)[: self._settings.donated]
-        return list(dict.fromkeys([*best, *found[:1]]))
+            donated = list(dict.fromkeys(map(self._points.locate, schedules)))
+        best = sorted(donated, key=self._score, reverse=True)[: self._settings.donated]
+        return list(dict.fromkeys([*best, *donated[:1]]))
 
     def suggest(self, sources: Sequence[Source]) -> bool:
         """Adds the best new candidate from other tasks' schedules to the next round.
@@ -243,8 +255,8 @@ class Session:
 
         def meanwhile() -> None:
             if ahead > 0 and self._upcoming is None and self.strategy.eager:
-                found = self._ask(ahead)
-                self._upcoming = found if found.candidates else None  # it may propose more after the outcomes
+                upcoming = self._ask(ahead)
+                self._upcoming = upcoming if upcoming.candidates else None  # it may propose more after the outcomes
 
         size = self._settings.opening_batch if self.measured < self._opening else n
         pieces = [proposal.candidates[k : k + size] for k in range(0, len(proposal.candidates), size)]
@@ -254,7 +266,7 @@ class Session:
 
     def _measure(self, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None) -> None:
         schedules = [self._points.schedule(c) for c in candidates]
-        best = self.best if self._objective is None else None
+        best = self.best if self._kernel_value is None else None
         self._take(candidates, schedules, self._measurer.measure(self.task, schedules, best, meanwhile))
 
     def _next(self, n: int) -> Proposal:
@@ -284,7 +296,7 @@ class Session:
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Passes the results of a batch to the cost model, the history, the listener and the strategy."""
         features = self._points.features(candidates)
-        numbered = enumerate(zip(schedules, results), 1 + len(self._history))
+        numbered = enumerate(zip(schedules, results), 1 + len(self.history))
         phase = self.strategy.phase
         trials = [
             Trial(s, r, number, self.elapsed, DONOR if s in self._donated else phase) for number, (s, r) in numbered
@@ -292,21 +304,24 @@ class Session:
         values = [self.value(r) for r in results]
         self._cost.add(self._group, features, np.array([np.nan if v is None else v for v in values]))
         for c, trial, value in zip(candidates, trials, values):
-            self._history.append(trial)
-            self._listen(events.Measured(trial))
-            if value is None:
-                self._failed += 1
-                continue
-            if not _is_brief(trial.result):
+            self.history.append(trial)
+            if value is not None and not _is_brief(trial.result):
                 self._values[c] = value
-            if self.best is None or value < self.best:
+            is_best = False
+            if value is not None and (self.best is None or value < self.best):
+                is_best = True
                 if self.best is None or value < self._gained - self._settings.gain * abs(self._gained):
                     self._gained_at, self._gained = trial.number, value
                 self.best = value
-                self._listen(events.NewBest(trial, value))
+            if self._observer is not None:
+                self._observer.measured(trial, value, is_best)
         self.strategy.tell([Outcome(c, v, (), _is_brief(r)) for c, v, r in zip(candidates, values, results)])
         self._keeper.add([self._record(t, row) for t, row in zip(trials, features)])
-        self._listen(events.RoundEnded(phase, len(self._history), self._failed, self.best, self.elapsed))
+        self._move(phase)
+
+    def _move(self, phase: str) -> None:
+        if self._observer is not None:
+            self._observer.moved(phase)
 
     def _duel(self, proposal: Proposal) -> None:
         """Times candidates in turns, which costs no trial."""
@@ -329,7 +344,7 @@ class Session:
         """Returns the value that is minimised; None for a failure."""
         if isinstance(result, Failure):
             return None
-        value = result.floor if self._objective is None else float(self._objective(result))
+        value = result.floor if self._kernel_value is None else float(self._kernel_value(result))
         return value if isfinite(value) else None
 
     # ---- keeping ---------------------------------------------------------------------------------------------------
@@ -344,8 +359,8 @@ class Session:
     def _decide(
         self, schedule: Schedule, seconds: float, against: tuple[Schedule, float], method: str, rounds: int, proof: str
     ) -> None:
-        """Stores a verdict. With an objective of the user there is none, since the winner would not be the fastest."""
-        if not self._keeper.is_open or self._objective is not None:
+        """Stores a verdict. With a value of the user's there is none, since the winner would not be the fastest."""
+        if not self._keeper.is_open or self._kernel_value is not None:
             return
         code = code_of(self.task, schedule, self.target, self._rules)
         decided = schedule, seconds, *against, method, rounds, proof
@@ -362,9 +377,9 @@ class Session:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
-    def finish(self, stopped: str) -> Tuned:
-        """Lets the best few candidates challenge the incumbent, proves the winner in a fresh process, and records the
-        verdict.
+    def finish(self) -> tuple[Schedule, float]:
+        """Returns the winner and its seconds: the best few candidates challenge the incumbent, the winner is proved in
+        a fresh process, and the verdict is recorded.
 
         A finalist that fails now is out. Raises RunError with the first failure if no candidate could be timed.
         """
@@ -380,17 +395,17 @@ class Session:
             if decision.chosen is not None:
                 proved = self._proved(decision.chosen, decision.value(decision.chosen))
                 if isinstance(proved, Timing):
-                    return self._won(decision.chosen, decision, proved, stopped)
-                self._listen(events.Warned(f"the fastest candidate is out: {proved}"))
+                    return self._won(decision.chosen, decision, proved)
+                if self._observer is not None:
+                    self._observer.warned(f"the fastest candidate is out: {proved}")
                 out.add(decision.chosen)
             left = [c for c in left if c not in out]
-        first = next((t.result for t in self._history if isinstance(t.result, Failure)), None)
+        first = next((t.result for t in self.history if isinstance(t.result, Failure)), None)
         first = first or Failure("schedule", "there was no candidate to measure")
-        self._listen(events.TaskFailed(first))
-        raise RunError(f"{self.task.name}: none of {len(self._history)} candidates could be timed; the first: {first}")
+        raise RunError(f"{self.task.name}: none of {len(self.history)} candidates could be timed; the first: {first}")
 
     def _choose(self, incumbent: Candidate, challengers: Sequence[Candidate]) -> Decision:
-        self._listen(events.Retiming(1 + len(challengers)))
+        self._move("final")
 
         def in_turns(candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, list[float]]:
             results = self._measurer.retime(self.task, [self._points.schedule(c) for c in candidates], rounds)
@@ -421,21 +436,17 @@ class Session:
             return []
         return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
 
-    def _won(self, c: Candidate, decision: Decision, proved: Timing, stopped: str) -> Tuned:
+    def _won(self, c: Candidate, decision: Decision, proved: Timing) -> tuple[Schedule, float]:
         schedule = self._points.schedule(c)
-        number = next((t.number for t in self._history if t.schedule == schedule), 0)
+        number = next((t.number for t in self.history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
-        # A store prefers verified records: these must be the fastest, not the best by another objective.
-        self._keeper.add([self._record(trial, self._points.features([c])[0], verified=self._objective is None)])
-        seconds = proved.seconds if self._objective is not None else decision.value(c)
+        # A store prefers verified records: these must be the fastest, not the best by another value.
+        self._keeper.add([self._record(trial, self._points.features([c])[0], verified=self._kernel_value is None)])
+        seconds = proved.seconds if self._kernel_value is not None else decision.value(c)
         against = self._points.schedule(decision.incumbent), decision.value(decision.incumbent)
         method = "duel" if len(decision.samples) > 1 else NO_CHALLENGER
         self._decide(schedule, seconds, against, method, decision.rounds, PROVED)
-        origin, history = self.origin, tuple(self._history)
-        found = (schedule, seconds, self.elapsed, history, stopped)
-        tuned = Tuned(self.task, self.target, origin.strategy, origin.seed, *found, not_kept=self._keeper.failure)
-        self._listen(events.TaskEnded(tuned))
-        return tuned
+        return schedule, seconds
 
 
 def _is_brief(result: Result) -> bool:

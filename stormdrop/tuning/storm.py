@@ -153,7 +153,7 @@ class Storm:
 
         Failed candidates are not proposed again and have no offspring.
         """
-        self._spend([(o.candidate, SEED) for o in outcomes], told=True)
+        self._spend([(o.candidate, SEED) for o in outcomes], is_outcome=True)
         for outcome in outcomes:
             c = outcome.candidate
             if c in self._pending:
@@ -268,8 +268,8 @@ class Storm:
         if first and p.seeds:
             self._admit(p, np.array(p.seeds, dtype=np.int64), SEED, m, known_legal=True)
         sample = p.space.sample_legal(m if first else ceil(m * self.settings.fresh), self._rng)
-        found = self._admit(p, sample, RANDOM, m, known_legal=True)
-        p.fresh = p.fresh.joined(found, len(p.fresh) + len(found))
+        admitted = self._admit(p, sample, RANDOM, m, known_legal=True)
+        p.fresh = p.fresh.joined(admitted, len(p.fresh) + len(admitted))
 
     def _breed(self, p: Population, m: int, strength: float) -> int:
         """Breeds one generation of one sketch; returns the number of new and legal children."""
@@ -324,9 +324,9 @@ class Storm:
         self._count(codes, codes[new])
         if not len(new):
             return p.nothing
-        found = CandidatePool(points[new], self._score(p, points[new]), hashes[new], codes[new])
-        p.pool = p.pool.joined(found, most)
-        return found
+        admitted = CandidatePool(points[new], self._score(p, points[new]), hashes[new], codes[new])
+        p.pool = p.pool.joined(admitted, most)
+        return admitted
 
     def _list(self, p: Population) -> None:
         """Adds every remaining row of a small sketch to its pool."""
@@ -389,13 +389,13 @@ class Storm:
             picks.append((candidate(p.number, table[i, 2 : 2 + len(p.space.knobs)]), int(pool.origins[i])))
         return picks
 
-    def _spend(self, picks: Iterable[tuple[Candidate, int]], told: bool = False) -> list[Candidate]:
-        """Returns the candidates that were never proposed, and marks them as proposed; `told`: measured elsewhere."""
+    def _spend(self, picks: Iterable[tuple[Candidate, int]], is_outcome: bool = False) -> list[Candidate]:
+        """Returns the candidates that were never proposed, and marks them as proposed. `is_outcome`: from elsewhere."""
         new = {c: origin for c, origin in picks if c not in self._asked}
         for number in {c.sketch for c in new}:
             self._all[number].spend([c.point for c in new if c.sketch == number])
         self._asked |= new
-        if not told:
+        if not is_outcome:
             self._pending |= dict.fromkeys(new)
             for origin in new.values():
                 self.statistics[ORIGINS[origin]].picked += 1

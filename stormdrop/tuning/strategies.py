@@ -5,7 +5,7 @@ A user's own strategy is a function from a `Context` to a `Strategy`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -13,11 +13,10 @@ import numpy as np
 
 from stormdrop.base.errors import UserError
 from stormdrop.tuning.droplet import Droplet
-from stormdrop.tuning.random import RandomSearch
 from stormdrop.tuning.reuse import Reuse
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.storm import Storm
-from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Ranker, Space, Strategy
+from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Ranker, Space, Strategy, candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,57 @@ class Context:
 
 
 StrategyFactory = Callable[[Context], Strategy]
+DRAWS = 4
+"""The attempts to find an unseen point of a sketch before its turn passes."""
+
+
+class RandomSearch:
+    """Random search, the yardstick for every other strategy: seeds, then legal points of all sketches in turn.
+
+    No point is proposed twice, and outcomes do not influence later proposals. The search ends once no sketch yields a
+    new point.
+    """
+
+    phase = "random"
+    eager = True
+
+    def __init__(self, spaces: Sequence[Space], rng: np.random.Generator, seeds: Iterable[Candidate] = ()) -> None:
+        self._spaces, self._rng = spaces, rng
+        self._seeds = list(dict.fromkeys(seeds))[::-1]
+        self._asked: set[Candidate] = set()
+        self._drawn: list[list[Candidate]] = [[] for _ in spaces]
+        self._turn = 0
+
+    def ask(self, n: int) -> Proposal:
+        """Returns at most `n` candidates that were never proposed before; fewer, or none, once no further points are
+        drawn.
+        """
+        proposed: list[Candidate] = []
+        barren = 0
+        while len(proposed) < n and barren < len(self._spaces):
+            one = self._seeds.pop() if self._seeds else self._next(n)
+            if one is None:
+                barren += 1
+            elif one not in self._asked:
+                self._asked.add(one)
+                proposed.append(one)
+                barren = 0
+        return Proposal(tuple(proposed))
+
+    def tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Marks the candidates of all outcomes as proposed, also candidates from elsewhere."""
+        self._asked.update(outcome.candidate for outcome in outcomes)
+
+    def _next(self, n: int) -> Candidate | None:
+        """Returns a new point of the next sketch in turn."""
+        k = self._turn = (self._turn + 1) % len(self._spaces)
+        for _ in range(DRAWS):
+            while self._drawn[k]:
+                one = self._drawn[k].pop()
+                if one not in self._asked:
+                    return one
+            self._drawn[k] = [candidate(k, row) for row in self._spaces[k].sample_legal(max(16, n), self._rng)]
+        return None
 
 
 class EndingStorm:
@@ -189,11 +239,11 @@ def best_of_each(
     values: Mapping[Candidate, float | None], brief: set[Candidate], most: int
 ) -> list[tuple[Candidate, float | None]]:
     """Returns the best point of each of the best few sketches, best first."""
-    found: dict[int, tuple[Candidate, float]] = {}
+    best: dict[int, tuple[Candidate, float]] = {}
     for one, value in values.items():
-        if value is not None and one not in brief and (one.sketch not in found or value < found[one.sketch][1]):
-            found[one.sketch] = one, value
-    return list(sorted(found.values(), key=lambda pair: pair[1])[:most])
+        if value is not None and one not in brief and (one.sketch not in best or value < best[one.sketch][1]):
+            best[one.sketch] = one, value
+    return list(sorted(best.values(), key=lambda pair: pair[1])[:most])
 
 
 def _random(context: Context) -> Strategy:

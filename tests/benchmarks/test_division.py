@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.division import compared, curve_of
-from stormdrop.tuning.model_events import TaskRow
+from stormdrop.tuning.tuned import TaskRow
 
 
 def row(id: str, seconds: float | None, default: float | None, count: int = 1) -> TaskRow:

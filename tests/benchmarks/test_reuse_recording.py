@@ -21,7 +21,6 @@ from benchmarks.reuse.table import Table, TableFile, mark_of, read_rows
 from benchmarks.reuse.turns import in_turns, together
 from stormdrop.base.errors import RunError
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
@@ -30,8 +29,9 @@ from stormdrop.store.record import DEFAULT, DONOR
 from stormdrop.store.store import Store
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
+from stormdrop.testing.tables import AnsweringMeasurer, Request
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.reuse import MOST_DONORS
-from stormdrop.tuning.tune import tune
 from tests.tuning.test_tune import by_knobs
 
 TARGET = cross("avx2").with_threads(2)

@@ -217,7 +217,7 @@ def test_a_race_has_exactly_these_keys(tmp_path: Path) -> None:
 
 
 def test_a_model_alone_has_no_rival(tmp_path: Path) -> None:
-    report = json_of("bench", dense(tmp_path), "--seconds", "20ms", "--warm-up", "0")
+    report = json_of("bench", dense(tmp_path), "--time", "20ms", "--warm-up", "0")
     assert list(report) == ["model", "threads", "stormdrop", "settings"]
 
 
@@ -288,7 +288,7 @@ def test_a_compiled_file_is_timed_and_raced_beside_its_model(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "args",
     [
-        ["--repeats", "3", "--seconds", "1s"],
+        ["--repeats", "3", "--time", "1s"],
         ["--repeats", "0"],
         ["--against", "nobody"],
         ["--warm-up", "-1"],

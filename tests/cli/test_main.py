@@ -134,7 +134,7 @@ def check_schema(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("dtype", "product"), [("f32", TINY), ("bf16", ["matmul", "13", "17", "11"])])
 def test_json_of_the_default_schedule_has_the_short_name(cache: Path, dtype: str, product: list[str]) -> None:
-    done = stormdrop_cli("op", *product, "--dtype", dtype, "--default", "--json", "--threads", "1", cache=cache)
+    done = stormdrop_cli("op", *product, "--dtype", dtype, "--untuned", "--json", "--threads", "1", cache=cache)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     check_schema(report)
@@ -177,7 +177,7 @@ def test_a_search_without_a_store_leaves_a_plot_and_a_log_only(cache: Path, tmp_
 
 
 def test_text_report_names_threads_schedule_loops_and_share_of_peak(cache: Path) -> None:
-    done = stormdrop_cli("op", *TINY, "--default", "--threads", "1", cache=cache)
+    done = stormdrop_cli("op", *TINY, "--untuned", "--threads", "1", cache=cache)
     assert done.returncode == 0, done.stderr
     for part in ("GMM 1 13 17 11", "1 thread", "schedule", "loop program", "nominal", "executed", "of peak"):
         assert part in done.stdout
@@ -187,7 +187,7 @@ def test_text_report_names_threads_schedule_loops_and_share_of_peak(cache: Path)
 
 def test_show_prints_what_is_asked(cache: Path) -> None:
     shown = [part for name in ("sketches", "llvm", "asm") for part in ("--show", name)]
-    done = stormdrop_cli("op", *TINY, "--default", *shown, cache=cache)
+    done = stormdrop_cli("op", *TINY, "--untuned", *shown, cache=cache)
     assert done.returncode == 0, done.stderr
     for part in ("derivation", "define void @kernel", "kernel:"):
         assert part in done.stdout
@@ -246,9 +246,9 @@ def test_times_have_units(text: str, seconds: float) -> None:
         ["op", *TINY, "--time", "soon"],
         ["op", *TINY, "--time", "5 years"],
         ["op", *TINY, "--search", "storm", "--search", "storm"],
-        ["op", *TINY, "--default", "--trials", "8"],
-        ["op", *TINY, "--default", "--search", "storm"],
-        ["op", *TINY, "--default", "--plot", "x.png"],
+        ["op", *TINY, "--untuned", "--trials", "8"],
+        ["op", *TINY, "--untuned", "--search", "storm"],
+        ["op", *TINY, "--untuned", "--plot", "x.png"],
         ["op", *TINY, "--dtype", "f16"],
         ["op", "SFM", "4", "4", "--dtype", "bf16"],
         ["op", *TINY, "--seed", "-1"],
@@ -335,7 +335,7 @@ def test_searches_are_those_that_exist() -> None:
 
 
 def test_a_bad_environment_is_one_clear_line(cache: Path) -> None:
-    done = stormdrop_cli("op", *TINY, "--default", cache=cache, STORMDROP_THREADS="many")
+    done = stormdrop_cli("op", *TINY, "--untuned", cache=cache, STORMDROP_THREADS="many")
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -423,7 +423,7 @@ def test_doctor_names_an_unwritable_cache_and_the_way_out(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [(), ("--default",)])
+@pytest.mark.parametrize("more", [(), ("--untuned",)])
 def test_an_operator_larger_than_memory_is_refused_at_once(cache: Path, more: tuple[str, ...]) -> None:
     done = stormdrop_cli("op", "GMM", "1", "999999999", "999999999", "999999999", *more, cache=cache)
     assert (done.returncode, done.stdout) == (1, "")
@@ -467,6 +467,6 @@ def test_peak_is_measured_once_and_kept(cache: Path) -> None:
 
 def test_more_threads_than_cpus_are_warned_of_on_stderr(cache: Path) -> None:
     threads = available_cpus() + 1
-    done = stormdrop_cli("op", *TINY, "--default", "--threads", str(threads), "--json", cache=cache)
+    done = stormdrop_cli("op", *TINY, "--untuned", "--threads", str(threads), "--json", cache=cache)
     assert f"{threads} threads on " in done.stderr
     assert f"{threads} threads on " not in done.stdout

@@ -445,7 +445,7 @@ def test_a_rule_of_the_current_directory_is_derived_and_shown(tmp_path: Path, mo
     (tmp_path / "local_rules.py").write_text("from tests.support.own_rules import AlwaysReverse as Mine")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    shown = ("op", "C1D", 1, 9, 5, 17, 3, 1, 1, "--default", "--show", "sketches")
+    shown = ("op", "C1D", 1, 9, 5, 17, 3, 1, 1, "--untuned", "--show", "sketches")
     assert "always_reverse(" not in done(*shown).stdout
     assert "always_reverse(" in done(*shown, "--rule", "local_rules:Mine").stdout
 

@@ -20,8 +20,10 @@ from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.default import default_schedule
 from stormdrop.store.record import Record, Versions
 from stormdrop.store.store import Store
-from stormdrop.tuning.events import Tuned
 from stormdrop.tuning.operator import OperatorReport, Plan
+from stormdrop.tuning.subject import Subject
+from stormdrop.tuning.tune import TuneOptions
+from stormdrop.tuning.tuned import Tuned
 from tests.support.searches import events, one_thread, tiny, tuned
 
 SEARCHES = {
@@ -35,23 +37,24 @@ class Tuner:
     """Stands in for `tune`: gives back what was made up, and remembers how it was called."""
 
     def __init__(self, stopped: str = "trials") -> None:
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[tuple[TuneOptions, Store | None]] = []
         self.seen: list[int] = []
         self._stopped = stopped
 
-    def __call__(self, task: Any, target: Any, **given: Any) -> Tuned:
-        self.calls.append(given)
-        search = replace(
-            tuned(SEARCHES[given["search"]], given["search"], stopped=self._stopped), task=task, target=target
-        )
-        search = replace(search, best=default_schedule(task, target), seed=given["seed"])
-        store: Store | None = given["store"]
+    def __call__(
+        self, subjects: list[Subject], target: Any, options: TuneOptions, *, store: Store | None, listen: Any
+    ) -> tuple[Tuned]:
+        task, name = subjects[0].tasks[0].task, str(options.search)
+        self.calls.append((options, store))
+        search = tuned(SEARCHES[name], name, stopped=self._stopped, task=task)
+        tasks = (replace(search.tasks[0], schedule=default_schedule(task, target)),)
+        search = replace(search, target=target, tasks=tasks, seed=options.seed)
         if store is not None:
             self.seen.append(store.known(task, target))
             store.add([record(search, t.result, t.number) for t in search.history])
-        for event in events(search, given["trials"], given["seconds"]):
-            given["listen"](event)
-        return search
+        for event in events(search, options.trials, options.seconds):
+            listen(event)
+        return (search,)
 
 
 def record(search: Tuned, result: Any, number: int) -> Record:
@@ -106,8 +109,8 @@ def text_of(report: OperatorReport, show: Sequence[str] = ("loops",)) -> str:
 
 def test_budgets_and_seed_reach_the_search(tuner: Tuner) -> None:
     report_of(plan("storm"))
-    (call,) = tuner.calls
-    assert (call["search"], call["trials"], call["seconds"], call["seed"], call["store"]) == ("storm", 3, 9.0, 5, None)
+    ((options, store),) = tuner.calls
+    assert (options.search, options.trials, options.seconds, options.seed, store) == ("storm", 3, 9.0, 5, None)
 
 
 def test_one_search_has_its_keys_beside_the_operators(tuner: Tuner) -> None:
@@ -161,7 +164,7 @@ def test_a_task_that_is_known_is_announced_first_with_its_time(tuner: Tuner) -> 
 def test_an_interrupted_search_is_the_last(monkeypatch: pytest.MonkeyPatch, tuner: Tuner) -> None:
     monkeypatch.setattr(operator, "tune", Tuner("interrupted"))
     report, said = report_of(plan("random", "storm", "storm+droplet"))
-    assert len(report.found) == 1
+    assert len(report.searches) == 1
     assert "not run: storm, storm+droplet" in said
 
 

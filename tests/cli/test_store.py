@@ -153,7 +153,7 @@ def test_ls_as_json_and_filtered(path: Path) -> None:
         (4, 0, True, 4e-4, "cold")
     ]
     assert len(json.loads(good("ls", "--store", path, "--json", "--warm"))["tasks"]) == 3
-    other = json.loads(good("ls", "--store", path, "--json", "--target", ELSEWHERE.key()))["tasks"]
+    other = json.loads(good("ls", "--store", path, "--json", "--machine", ELSEWHERE.key()))["tasks"]
     assert [t["target"] for t in other] == [ELSEWHERE.key()]
 
 

@@ -21,10 +21,11 @@ from stormdrop.cli.main import main
 from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.stored import stored_schedules
 from stormdrop.device.host import detect
-from stormdrop.graph.partition import Partition
 from stormdrop.report.text import clean
 from stormdrop.store.store import Store, StoreFull, default_path
 from stormdrop.target.machine import Target
+from stormdrop.tuning.subject import Subject
+from stormdrop.tuning.tune import TuneOptions
 from tests.support.command import refusal
 from tests.support.tiny_onnx import GRAPH, INPUT, conv, dense, reshaped, saved
 
@@ -241,7 +242,7 @@ def test_a_verbose_run_is_logged_and_goes_well_without_the_model_itself(
     assert done.exit_code == 0, done.output
     assert "new best at trial 1" in done.stderr
     assert "starting:" not in done.stderr
-    assert "the model itself could not be timed: out of \\x1b luck" in done.stderr
+    assert "itself could not be timed: out of \\x1b luck" in done.stderr
     assert "nothing is kept" in done.stdout
     assert "in-model" not in done.stdout
     assert "\x1b" not in done.output
@@ -294,7 +295,7 @@ def test_ctrl_c_ends_with_what_is_known(tmp_path: Path, cache: Path) -> None:
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "round ended" in line:
+            if " measured, " in line:
                 break
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
@@ -304,17 +305,15 @@ def test_ctrl_c_ends_with_what_is_known(tmp_path: Path, cache: Path) -> None:
 
 
 def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[tuple[Partition, Target, dict[str, Any]]] = []
+    given: list[tuple[Subject, Target, TuneOptions, sd.Store | None]] = []
 
-    def listening(models: list[Partition], target: Target, **options: Any) -> tuple[int, ...]:
-        given.extend((parts, target, options) for parts in models)
-        return tuple(range(len(models)))
+    def listening(
+        subjects: list[Subject], target: Target, options: TuneOptions, *, store: sd.Store | None, listen: object
+    ) -> tuple[int, ...]:
+        given.extend((subject, target, options, store) for subject in subjects)
+        return tuple(range(len(subjects)))
 
-    def as_tuned(parts: Partition, tuned: int, *_: object, **__: object) -> int:
-        return tuned
-
-    monkeypatch.setattr("stormdrop.tuning.api.tune_models", listening)
-    monkeypatch.setattr("stormdrop.tuning.api.accept", as_tuned)
+    monkeypatch.setattr("stormdrop.tuning.api.tune_subjects", listening)
     path = dense(tmp_path, batch="n")
     graph = read_graph(str(path), {INPUT: (4, 6)})
     parts = tasks_of(graph)
@@ -325,21 +324,20 @@ def test_tune_of_the_package_takes_tasks_and_models(tmp_path: Path, monkeypatch:
     sd.tune(parts, store=mine, seconds=2.5)
     assert sd.tune([parts, graph], store=mine) == (0, 1)
     assert given.pop()[2] is given.pop()[2]
-    assert [[use.task.digest for use in p.tasks] for p, *_ in given] == [[use.task.digest for use in parts.tasks]] * 4
-    assert [target.threads for _, target, _ in given] == [3, 1, 2, 1]
-    stores = [options.pop("store") for *_, options in given]
-    assert [s.path for s in stores[:3]] == [default_path()] * 3  # where compiling looks
+    digests = [use.task.digest for use in parts.tasks]
+    assert [[t.task.digest for t in subject.tasks] for subject, *_ in given] == [digests] * 4
+    assert all(subject.model is not None for subject, *_ in given)
+    assert [target.threads for _, target, *_ in given] == [3, 1, 2, 1]
+    stores = [store for *_, store in given]
+    assert [s.path for s in stores[:3] if s] == [default_path()] * 3  # where compiling looks
     assert stores[3] is mine
-    budgets = [(options["trials"], options["seconds"]) for *_, options in given]
+    budgets = [(options.trials, options.seconds) for *_, options, _ in given]
     assert budgets == [(7, None), (None, None), (None, None), (None, 2.5)]
-
-    def of_a_task(*args: object, **options: Any) -> None:
-        tasks.append((args, options["trials"], options["store"]))
-
-    tasks: list[object] = []
-    monkeypatch.setattr("stormdrop.tuning.api.tune_task", of_a_task)
+    given.clear()
     sd.tune(parts.tasks[0].task, trials=3)
-    assert tasks == [((parts.tasks[0].task, detect()), 3, None)]
+    ((subject, target, options, store),) = given
+    assert [t.task for t in subject.tasks] == [parts.tasks[0].task]
+    assert (subject.is_model, target, options.trials, store) == (False, detect(), 3, None)
 
 
 def test_a_model_is_tuned_from_another_models_schedules_alone(tmp_path: Path) -> None:

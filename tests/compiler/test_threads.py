@@ -11,9 +11,9 @@ import stormdrop as sd
 from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.graph import Graph
-from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Result, Timing
 from stormdrop.store.store import Store
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 
 
 def task(n: int = 8) -> sd.Task:

@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
     "info of a compiled file": "info {folder}/model.sd",
     "run": "run {model} --threads 1",
     "check": "check {model} --threads 1",
-    "bench": "bench {model} --against onnxruntime --threads 1 --seconds 0.1 --profile",
+    "bench": "bench {model} --against onnxruntime --threads 1 --time 0.1 --profile",
     "show": "show {model} --threads 1",
     "show one task": "show {model} t0 --as schedule --as sketch --threads 1",
     "peak": "peak --threads 1",

@@ -14,14 +14,14 @@ from stormdrop.codegen.fingerprint import digest
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.target.cpu import Cpu, cross
-from stormdrop.tuning.tune import tune
-from stormdrop.tuning.tune_model import tune_models
+from stormdrop.testing.tables import AnsweringMeasurer, Request
+from stormdrop.tuning.api import tune
 from tests.support.graphs import floats, graph_of
+from tests.support.tuning import tune_models
 
 TARGET = cross("avx2").with_threads(2)
 WIDTHS = (32, 48, 40)

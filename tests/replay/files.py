@@ -24,11 +24,11 @@ from stormdrop.ir.tensor import Task
 from stormdrop.operators.catalogue import build
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
-from stormdrop.tuning.tune import tune
-from stormdrop.tuning.tune_model import tune_models
+from stormdrop.tuning.api import tune
 from tests.replay.cases import DATA
 from tests.replay.machines import machine
 from tests.support.tiny_onnx import saved as onnx_file
+from tests.support.tuning import tune_models
 
 STORE, BEST, MODEL, ARRAYS = (DATA / name for name in ("reservoir.sqlite", "reservoir.json", "model.sd", "model.npz"))
 OPERATORS = (("GMM", (1, 24, 40, 32)), ("C2D", (1, 10, 10, 8, 16, 3, 1, 1)), ("SFM", (16, 100)))

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 
 from rich.console import Console
 from rich.text import Text
 
-from stormdrop.report.model_progress import ModelProgress, print_tuned
-from stormdrop.tuning.events import Warned
-from stormdrop.tuning.model_events import (
-    ModelEnded,
-    ModelEvent,
-    ModelStarted,
-    Proving,
-    TaskMoved,
-    TaskRow,
-    TunedModel,
-    TunedTask,
-)
+from stormdrop.report.progress import print_tuned
+from stormdrop.tuning.events import Ended, Event, Moved, Proving, Started, Warned
+from stormdrop.tuning.tuned import TaskRow, Tuned, TunedTask
+from tests.report.test_progress import PEAK, shown
 from tests.support.searches import HOSTILE, one_thread, schedule, tiny
 
-PEAK = 100.0
 ROWS = (
     TaskRow("t0", "Conv3x3+Relu", 3, 2e8, known=7),
     TaskRow("t1", "MatMul", 1, 1e8),
     TaskRow("t2", "Transpose", 1, 0.0),
 )
-STARTED = ModelStarted("net", ROWS, "storm+droplet", None, 300.0, cold=True)
+STARTED = Started("net", ROWS, "storm+droplet", None, 300.0, cold=True)
 FIRST = replace(
     ROWS[0],
     seconds=4e-3,
@@ -44,7 +35,7 @@ SECOND = replace(ROWS[1], seconds=2e-3, default_seconds=2e-3, trials=6, phase="s
 THIRD = replace(ROWS[2], seconds=1e-4, default_seconds=1e-4, trials=1, phase="small")
 
 
-def tuned(stopped: str = "seconds") -> TunedModel:
+def tuned(stopped: str = "seconds") -> Tuned:
     tasks = [
         TunedTask(
             *astuple(replace(r, flops=tiny().flops, phase="proved")),
@@ -55,37 +46,25 @@ def tuned(stopped: str = "seconds") -> TunedModel:
         )
         for r in (FIRST, SECOND, THIRD)
     ]
-    return TunedModel("net", one_thread().with_cold_weights(True), "storm+droplet", 0, tuple(tasks), 61.0, stopped)
+    return Tuned("net", one_thread().with_cold_weights(True), "storm+droplet", 0, tuple(tasks), 61.0, stopped)
 
 
-def shown(
-    events: Iterable[ModelEvent],
-    terminal: bool = False,
-    width: int = 160,
-    height: int = 40,
-    moved: Callable[[ModelEvent], float] | None = None,
-) -> str:
-    """All that is written while these events happen, ten seconds apart unless `moved` says otherwise."""
-    out, now = io.StringIO(), [0.0]
-    console = Console(
-        file=out, force_terminal=terminal, width=width, height=height, highlight=False, markup=False, emoji=False
-    )
-    with ModelProgress(console, PEAK, lambda: now[0]) as progress:
-        for event in events:
-            now[0] += moved(event) if moved else 10.0
-            progress(event)
-    return out.getvalue()
+def seconds_apart(seconds: float) -> Callable[[Event], float]:
+    return lambda _: seconds
 
 
-def story() -> list[ModelEvent]:
+SLOWLY = seconds_apart(10.0)
+
+
+def story() -> list[Event]:
     return [
         STARTED,
-        TaskMoved(FIRST, 10.0, None, 0.0246),
-        TaskMoved(SECOND, 20.0),
-        TaskMoved(THIRD, 30.0),
+        Moved(FIRST, 10.0, 0.0246),
+        Moved(SECOND, 20.0),
+        Moved(THIRD, 30.0),
         Proving(2, 40.0),
-        TaskMoved(replace(FIRST, phase="proved"), 50.0),
-        ModelEnded(tuned()),
+        Moved(replace(FIRST, phase="proved"), 50.0),
+        Ended(tuned()),
     ]
 
 
@@ -103,7 +82,7 @@ def test_the_first_line_says_whether_it_continues() -> None:
 
 
 def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
-    text = shown(story())
+    text = shown(story(), moved=SLOWLY)
     lines = text.splitlines()
     assert "\x1b" not in text
     assert lines[2] == (
@@ -112,12 +91,12 @@ def test_without_a_terminal_there_is_a_plain_line_every_few_seconds() -> None:
     )
     assert lines[4].endswith("estimated 14.1 ms (defaults 17.1 ms); t2 Transpose: small, 100 µs")
     assert lines[5] == "timing the best of 2 tasks again in turns, and proving the winners"
-    many = [STARTED, *[TaskMoved(FIRST, 1.0)] * 200]
+    many = [STARTED, *[Moved(FIRST, 1.0)] * 200]
     assert 3 <= len(shown(many, moved=lambda _: 0.1).splitlines()) - 2 <= 5
 
 
 def test_the_table_has_all_figures_of_a_task_those_that_take_longest_first() -> None:
-    text = shown([STARTED, TaskMoved(SECOND, 10.0), TaskMoved(FIRST, 20.0)], terminal=True)
+    text = shown([STARTED, Moved(SECOND, 10.0), Moved(FIRST, 20.0)], terminal=True)
     table = Text.from_ansi(text[text.rindex("GFLOP ") :]).plain.splitlines()
     first = next(k for k, line in enumerate(table) if "Conv3x3" in line)
     second = next(k for k, line in enumerate(table) if "MatMul" in line)
@@ -137,7 +116,7 @@ def test_a_table_that_is_too_high_is_cut_and_says_so() -> None:
 
 
 def test_the_table_is_drawn_at_most_four_times_a_second_and_no_line_is_too_wide() -> None:
-    text = shown([STARTED, *[TaskMoved(FIRST, 1.0)] * 100], terminal=True, width=50, moved=lambda _: 0.01)
+    text = shown([STARTED, *[Moved(FIRST, 1.0)] * 100], terminal=True, width=50, moved=lambda _: 0.01)
     assert text.count("count") <= 6
     last = Text.from_ansi(text[text.rindex("task") :]).plain
     assert max(map(len, last.splitlines())) <= 50
@@ -145,7 +124,7 @@ def test_the_table_is_drawn_at_most_four_times_a_second_and_no_line_is_too_wide(
 
 def test_in_eighty_columns_times_and_phases_are_still_seen() -> None:
     rows = tuple(replace(FIRST, id=f"t{k}", label="Conv1x1/2+Add+Add+Relu") for k in range(3))
-    text = shown([replace(STARTED, rows=rows), TaskMoved(rows[0], 1.0)], terminal=True, width=80)
+    text = shown([replace(STARTED, rows=rows), Moved(rows[0], 1.0)], terminal=True, width=80)
     table = Text.from_ansi(text[text.rindex("task ") :]).plain.splitlines()
     assert table[1].split()[0] == "t0"
     assert {"4.000", "storm"} <= set(table[1].split())
@@ -158,7 +137,7 @@ def test_in_eighty_columns_times_and_phases_are_still_seen() -> None:
 
 def test_a_row_of_the_live_table_names_the_node_and_the_shapes() -> None:
     row = replace(FIRST, node="block/conv", shapes="1x4x4x8, 3x3x8x8 → 1x4x4x8")
-    text = shown([replace(STARTED, rows=(row,)), TaskMoved(row, 1.0)], terminal=True, width=160)
+    text = shown([replace(STARTED, rows=(row,)), Moved(row, 1.0)], terminal=True, width=160)
     table = Text.from_ansi(text[text.rindex("task ") :]).plain.splitlines()
     assert table[1].split()[0] == "t0"
     assert table[1].endswith("block/conv  1x4x4x8, 3x3x8x8 → 1x4x4x8")
@@ -171,11 +150,11 @@ def test_the_cursor_is_given_back_when_tuning_breaks_off() -> None:
 
 def test_warnings_are_shown_at_once_and_hostile_names_are_harmless() -> None:
     rows = (replace(FIRST, label=HOSTILE),)
-    events: Sequence[ModelEvent] = [
+    events: Sequence[Event] = [
         replace(STARTED, name=HOSTILE, rows=rows),
         Warned(f"t0 fails: {HOSTILE}"),
-        TaskMoved(rows[0], 9.0),
-        ModelEnded(tuned()),
+        Moved(rows[0], 9.0),
+        Ended(tuned()),
     ]
     plain = shown(events)
     assert "t0 fails: " in plain
@@ -186,7 +165,7 @@ def test_warnings_are_shown_at_once_and_hostile_names_are_harmless() -> None:
 
 
 def test_an_interrupted_search_says_so() -> None:
-    assert "interrupted after 13 trials; what was found follows" in shown([STARTED, ModelEnded(tuned("interrupted"))])
+    assert "interrupted after 13 trials; the results so far follow" in shown([STARTED, Ended(tuned("interrupted"))])
 
 
 def test_the_final_table_compares_with_the_defaults() -> None:

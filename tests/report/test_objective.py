@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stormdrop.report.objective import objective_json, objective_rows, target_of, target_rows
-from stormdrop.tuning.goal import GeometricMean, LatencyTargets, TotalLatency, WeightedLatency
-from stormdrop.tuning.model_events import InModel
+from stormdrop.tuning.objectives import GeometricMean, LatencyTargets, TotalLatency, WeightedLatency
+from stormdrop.tuning.tuned import InModel
 from tests.report.test_model_progress import tuned
 
 ALONE = tuned()  # 14.1 ms estimated, 17.1 ms by default

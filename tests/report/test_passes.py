@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.report.passes import passes_text
+from stormdrop.report.model_reports import passes_text
 
 
 def test_each_pass_shows_the_lines_that_went_and_came() -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure
 from stormdrop.report.progress import TuningProgress
-from stormdrop.tuning.events import Event, Measured, Retiming, RoundEnded, TaskFailed, TaskStarted, Warned
+from stormdrop.tuning.events import Event, Measured, Moved, Proving, StageStarted, Warned
 from tests.support.searches import HOSTILE, events, tiny, tuned
 
 PEAK = 100.0
@@ -27,12 +27,16 @@ class Clock:
 
 
 def shown(
-    happened: Iterable[Event], terminal: bool = False, width: int = 200, moved: Callable[[Event], float] | None = None
+    happened: Iterable[Event],
+    terminal: bool = False,
+    width: int = 200,
+    height: int = 40,
+    moved: Callable[[Event], float] | None = None,
 ) -> str:
     """All that is written while these events happen, one second apart unless `moved` says otherwise."""
     out, clock = io.StringIO(), Clock()
     console = Console(
-        file=out, force_terminal=terminal, width=width, height=40, highlight=False, markup=False, emoji=False
+        file=out, force_terminal=terminal, width=width, height=height, highlight=False, markup=False, emoji=False
     )
     with TuningProgress(console, PEAK, clock) as progress:
         for event in happened:
@@ -65,7 +69,7 @@ def test_budgets_are_told_at_the_start() -> None:
 
 def test_plain_lines_come_about_once_a_second_and_the_last_round_is_told() -> None:
     search = tuned([1e-6] * 100)
-    lines = shown(events(search), moved=lambda event: 0.1 if isinstance(event, RoundEnded) else 0.0).splitlines()
+    lines = shown(events(search), moved=lambda event: 0.1 if isinstance(event, Moved) else 0.0).splitlines()
     rounds = [line for line in lines if "measured" in line]
     assert 5 <= len(rounds) <= 7
     assert rounds[-1].startswith("  100 measured")
@@ -121,8 +125,8 @@ def test_warnings_are_shown_at_once_in_either_view() -> None:
 def test_hostile_text_is_neither_markup_nor_control() -> None:
     task = tiny()
     named = Task(task.outputs, name=HOSTILE)
-    search = replace(tuned([1e-6, 2e-6]), task=named, strategy=HOSTILE)
-    happened: list[Event] = [*events(search), Warned(HOSTILE), TaskFailed(Failure("crash", HOSTILE))]
+    search = replace(tuned([1e-6, 2e-6], task=named), strategy=HOSTILE)
+    happened: list[Event] = [*events(search), Warned(HOSTILE), StageStarted(HOSTILE), Warned(HOSTILE)]
     plain = shown(happened)
     assert plain.replace("\n", "").isprintable()
     assert plain.count("[red]x[/]") >= 4
@@ -131,12 +135,16 @@ def test_hostile_text_is_neither_markup_nor_control() -> None:
     assert "\u202e" not in live
 
 
-def test_retiming_says_how_many_are_left() -> None:
-    search = tuned([1e-6, 2e-6, 3e-6])
-    happened = list(events(search))
-    text = shown([*happened[:-1], Retiming(3), happened[-1]])
-    assert "timing the best 3 again, in turns" in text
-    assert "  2 measured, storm" in text
+def test_the_final_choice_is_announced_after_the_last_round() -> None:
+    *searched, ended = events(tuned([1e-6, 2e-6, 3e-6]))
+    text = shown([*searched, Proving(1, 1.5), ended])
+    assert text.index("  2 measured, storm") < text.index("timing the best few again in turns, and proving the winner")
+
+
+def test_a_stage_after_the_search_is_a_line_below_the_board() -> None:
+    text = shown([*events(tuned([1e-6, 2e-6])), StageStarted("compiling with defaults")], terminal=True)
+    assert text.rindex("compiling with defaults") > text.rindex("tuning")
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
 def test_an_interrupted_search_says_so() -> None:
@@ -162,5 +170,6 @@ def test_a_task_without_operations_has_no_share_of_peak() -> None:
 
 
 def test_events_before_a_task_starts_are_survived() -> None:
-    happened: list[Event] = [Retiming(1), Warned("early"), TaskStarted(tiny(), 1, "random", 1, None)]
+    started = next(iter(events(tuned([1e-6]))))
+    happened: list[Event] = [Proving(1, 0.0), Warned("early"), started]
     assert "early" in shown(happened)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.report.schedule import change_text, schedule_lines
+from stormdrop.report.text import change_text, schedule_lines
 from tests.support.searches import schedule
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from stormdrop.measure.result import Failure
 from stormdrop.report.search_result import next_step, search_rows
+from stormdrop.tuning.tuned import Tuned
 from tests.support.searches import HOSTILE, tuned
 
 SLOW = Failure("timeout", "took too long")
@@ -50,8 +51,6 @@ def test_an_unknown_reason_to_stop_is_told_as_it_is() -> None:
     ],
 )
 def test_the_next_step_follows_from_how_it_went(search: object, advice: str) -> None:
-    from stormdrop.tuning.events import Tuned
-
     assert isinstance(search, Tuned)
     found = next_step(search, True)
     assert advice in found

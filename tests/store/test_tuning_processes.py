@@ -35,8 +35,8 @@ from stormdrop.tuning.api import tune
 from stormdrop.measure.measurer import Measurer
 from stormdrop.operators.catalogue import build
 from stormdrop.store.store import Store
-from stormdrop.tuning.events import Retiming, RoundEnded, TaskStarted
-from stormdrop.tuning.keeping import Keeper
+from stormdrop.tuning.events import Moved, Proving, Started
+from stormdrop.tuning.resources import Keeper
 from stormdrop.tuning.search_settings import TuneSettings
 
 path, operator, trials, batch, seed, waits_at = sys.argv[1:]
@@ -47,11 +47,11 @@ def wait(*_):
 
 def listen(event):
     match event:
-        case TaskStarted():
+        case Started():
             print("known", event.known, flush=True)
-        case RoundEnded():
-            print("stored", event.measured, flush=True)
-        case Retiming() if waits_at == "duel":
+        case Moved() if event.row.phase not in ("final", "proved", "confirmed"):
+            print("stored", event.row.trials, flush=True)
+        case Proving() if waits_at == "duel":
             wait()
         case _:
             pass

@@ -35,16 +35,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("erf", "sum", "prod", "mean", "max", "min"),
     ),
     "Schedules and targets": ("sketches", "Sketch", "Schedule", "Rule", "RULES", "detect", "Target"),
+    "Recorded tables": ("run_on_table", "Replayed", "Table", "TableMeasurer", "AnsweringMeasurer", "Request"),
     "Errors": (
         *("StormdropError", "UserError", "ModelError", "Unsupported", "UnsupportedOperator"),
         *("ScheduleError", "BuildError", "RunError", "Timeout", "StormdropWarning"),
     ),
 }
-ELSEWHERE = {"CompiledModule": "stormdrop.pytorch.compiled"}
-"""Public, but no name of the package: it needs PyTorch."""
+TESTING = "stormdrop.testing"
+ELSEWHERE = {
+    "CompiledModule": "stormdrop.pytorch.compiled",
+    "run_on_table": f"{TESTING}.replay",
+    "Replayed": f"{TESTING}.replay",
+    "Table": f"{TESTING}.tables",
+    "TableMeasurer": f"{TESTING}.tables",
+    "AnsweringMeasurer": f"{TESTING}.tables",
+    "Request": f"{TESTING}.tables",
+}
+"""Public names outside the package itself, with their modules: PyTorch's module, and `stormdrop.testing`."""
 ABOUT = {
     "RULES": "The derivation rules, in the order in which they are tried; `(*sd.RULES, Mine())` adds one.",
     "Target": "A machine as data; what `detect` returns.",
+    "TunedModel": "Another name of `sd.Tuned`, for the results of models.",
 }
 """Names that have no docstring."""
 
@@ -103,7 +114,9 @@ def _entry(name: str) -> Iterator[str]:
 
 def heading(name: str) -> str:
     """Returns the signature of a public function, or the name and bases of a public class."""
-    shown = name if name in ELSEWHERE else f"sd.{name}"
+    shown = f"sd.{name}"
+    if name in ELSEWHERE:
+        shown = f"{TESTING}.{name}" if ELSEWHERE[name].startswith(TESTING) else name
     match definition(name):
         case ast.FunctionDef() as function:
             return _signature(shown, function)
@@ -133,11 +146,11 @@ def _member_lines(name: str, kind: ast.ClassDef) -> Iterator[str]:
 
 
 def definition(name: str) -> Definition | None:
-    """Returns the definition of a public name; None for a value."""
+    """Returns the definition of a public name; None for a value, and for another name of a class."""
     if name in ELSEWHERE:
         return _definitions(ELSEWHERE[name])[name]
     thing: Any = getattr(stormdrop, name)
-    if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+    if name in ABOUT or not (inspect.isclass(thing) or inspect.isfunction(thing)):
         return None
     return _definitions(thing.__module__).get(thing.__name__)
 

@@ -13,17 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.measure.replay import Request, Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.store.record import Versions
+from stormdrop.testing.tables import Request, Table, TableMeasurer, TableSpace
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.divide import Divide, Round, Standing, worth_a_round
+from stormdrop.tuning.loop import FIRST
 from stormdrop.tuning.model_task import FLOOR_TRUST
+from stormdrop.tuning.resources import RecordOrigin, Resources
 from stormdrop.tuning.session import Session
 from stormdrop.tuning.strategies import STRATEGIES
-from stormdrop.tuning.tools import RecordOrigin, Tools
-from stormdrop.tuning.tune_model import FIRST, MODEL_SETTINGS
+from stormdrop.tuning.tune import MODEL_SETTINGS
 from tests.support.tables import formula_table
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"
@@ -88,8 +89,8 @@ def recorded(table: Table, seed: int) -> RecordedTask:
     meter, features = _Meter(table, seed), judge_of(table.target).features
     origin = RecordOrigin("replay", seed, Versions("", "", features.version))
     cost = CostModel(features, MODEL_SETTINGS.cost)
-    tools = Tools(table.target, meter, STRATEGIES["storm+droplet"], origin, cost, settings=MODEL_SETTINGS)
-    session = Session(table.task, tools, spaces=table.spaces)
+    resources = Resources(table.target, meter, STRATEGIES["storm+droplet"], origin, cost, settings=MODEL_SETTINGS)
+    session = Session(table.task, resources, spaces=table.spaces)
     rounds: list[Round] = []
     while session.round(MODEL_SETTINGS.batch if rounds else FIRST) and len(rounds) < MOST_ROUNDS:
         if session.best is not None:

@@ -20,10 +20,9 @@ from stormdrop.target.machine import Target
 from stormdrop.tuning import descent, evolve, session
 from stormdrop.tuning.cost_model import CostModel
 from stormdrop.tuning.evolve import Codes, Genome, Rng, Rows
-from stormdrop.tuning.random import RandomSearch
 from stormdrop.tuning.reuse import Source
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.strategies import Context
+from stormdrop.tuning.strategies import Context, RandomSearch
 from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 
 DRAWN = 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
@@ -11,7 +12,8 @@ from stormdrop.operators.catalogue import build
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import DerivationStep
 from stormdrop.target.machine import Target
-from stormdrop.tuning.events import Event, Measured, NewBest, RoundEnded, TaskEnded, TaskStarted, Trial, Tuned
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Started
+from stormdrop.tuning.tuned import TaskRow, Trial, Tuned, TunedTask
 
 HOSTILE = "[red]x[/] \x1b[31m<b>&\n\u202ebad"
 """What a name or a message may hold at worst: markup of two kinds, an escape sequence, a new line, text turned round.
@@ -53,34 +55,39 @@ def tuned(
     ]
     timed = [(t.result.seconds, t.number) for t in history if isinstance(t.result, Timing)]
     seconds, number = min(timed, default=(1.0, 1))
-    return Tuned(
-        task or tiny(),
-        one_thread(),
-        strategy,
-        3,
-        schedule(number),
-        seconds,
-        len(history) / 2 + 1,
-        tuple(history),
-        stopped,
-        verified,
+    task = task or tiny()
+    tuned_task = TunedTask(
+        "t0",
+        task.name,
+        1,
+        task.flops,
+        seconds=seconds,
+        trials=len(history),
+        failed=len(history) - len(timed),
+        task=task,
+        schedule=schedule(number),
+        default=None,
+        verified=verified,
+        history=tuple(history),
     )
+    about = task.name, one_thread(), strategy, 3, (tuned_task,), len(history) / 2 + 1, stopped
+    return Tuned(*about, is_model=False)
 
 
 def events(
     search: Tuned, trials: int | None = None, seconds: float | None = None, batch: int = 2, known: int = 0
 ) -> Iterator[Event]:
-    """What the tuning loop would have said."""
-    yield TaskStarted(search.task, 3, search.strategy, trials, seconds, known)
-    best: float | None = None
-    failed = 0
+    """The events of a search."""
+    (task,) = search.tasks
+    row = TaskRow("t0", search.name, 1, task.flops, known=known, sketches=3)
+    yield Started(search.name, (row,), search.strategy, trials, seconds, cold=False, is_model=False)
     for trial in search.history:
-        yield Measured(trial)
-        if isinstance(trial.result, Failure):
-            failed += 1
-        elif best is None or trial.result.seconds < best:
-            best = trial.result.seconds
-            yield NewBest(trial, best)
+        is_failure, elapsed = isinstance(trial.result, Failure), trial.elapsed
+        is_best = isinstance(trial.result, Timing) and (row.seconds is None or trial.result.seconds < row.seconds)
+        if isinstance(trial.result, Timing) and is_best:
+            row = replace(row, seconds=trial.result.seconds)
+        row = replace(row, trials=trial.number, failed=row.failed + is_failure, phase=trial.phase)
+        yield Measured(row, trial, is_best, elapsed)
         if trial.number % batch == 0:
-            yield RoundEnded(trial.phase, trial.number, failed, best, trial.elapsed)
-    yield TaskEnded(search)
+            yield Moved(row, elapsed)
+    yield Ended(search)

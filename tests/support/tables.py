@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.grid import space_of, spread_over
-from stormdrop.measure.replay import Table, TableSpace
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import ranked
 from stormdrop.space.sketch import Points, Sketch, sketches
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target
+from stormdrop.testing.tables import Table, TableSpace
 
 Formula = Callable[[TableSpace], NDArray[np.float64]]
 

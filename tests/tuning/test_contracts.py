@@ -12,7 +12,6 @@ import pytest
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.measurer import Measurer
-from stormdrop.measure.replay import TableMeasurer
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
@@ -20,7 +19,8 @@ from stormdrop.space.rules import RULES
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.store.store import Store
-from stormdrop.tuning.tools import Measures
+from stormdrop.testing.tables import TableMeasurer
+from stormdrop.tuning.resources import Measures
 from tests.support.records import ELSEWHERE, HERE, failure, make_records, small_task
 from tests.support.tables import formula_table
 

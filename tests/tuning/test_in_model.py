@@ -27,14 +27,13 @@ from stormdrop.space.rules import Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
-from stormdrop.tuning import api as tune
 from stormdrop.tuning import in_model
 from stormdrop.tuning.in_model import MOST_REBUILDS, REVERTED, Weighed, accept, settle
-from stormdrop.tuning.model_events import InModel, TunedModel, TunedTask
 from stormdrop.tuning.session import CHECKED, UNCHECKED
-from stormdrop.tuning.tune_model import tune_models
+from stormdrop.tuning.tuned import InModel, Tuned, TunedTask
 from tests.compiler.test_stored import other_schedules, verdict
 from tests.support.tiny_onnx import dense
+from tests.support.tuning import tune_models
 
 KERNELS = "abcdefghij"
 
@@ -101,7 +100,7 @@ def parts(tmp_path: Path) -> Partition:
     return tasks_of(read_graph(dense(tmp_path)))
 
 
-def tuned_to_another(parts: Partition, target: Target, store: Store) -> TunedModel:
+def tuned_to_another(parts: Partition, target: Target, store: Store) -> Tuned:
     """A model of which one task has a verdict for another schedule than its default."""
     task = parts.tasks[0].task
     (schedule,) = other_schedules(task, target, 1)
@@ -109,7 +108,7 @@ def tuned_to_another(parts: Partition, target: Target, store: Store) -> TunedMod
     return tune_models([parts], target, store=store, trials=len(parts.tasks), search="random")[0]
 
 
-def accepted(parts: Partition, tuned: TunedModel, store: Store) -> TunedModel:
+def accepted(parts: Partition, tuned: Tuned, store: Store) -> Tuned:
     return accept(parts, tuned, store, seconds=0.01)
 
 
@@ -216,7 +215,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_model, "code_of", code)
 
 
-def tuned_to(parts: Partition, target: Target, *seconds: int | None, default: int = DEFAULT_SECONDS) -> TunedModel:
+def tuned_to(parts: Partition, target: Target, *seconds: int | None, default: int = DEFAULT_SECONDS) -> Tuned:
     """A model whose first tasks were tuned to so many seconds; None: nothing could be timed of this one."""
     tasks: list[TunedTask] = []
     for k, use in enumerate(parts.tasks):
@@ -227,7 +226,7 @@ def tuned_to(parts: Partition, target: Target, *seconds: int | None, default: in
             *about, task=use.task, schedule=schedule, default=lasting(use.task, default), verified=schedule is not None
         )
         tasks.append(of_task)
-    return TunedModel("tiny", target, "random", 0, tuple(tasks), 0.0, "trials")
+    return Tuned("tiny", target, "random", 0, tuple(tasks), 0.0, "trials")
 
 
 def running(parts: Partition, target: Target, store: Store) -> list[int]:
@@ -358,10 +357,10 @@ def test_a_kernel_that_misses_what_it_promised_alone_goes_before_one_that_loses_
 def test_tasks_have_verdicts_only_once_the_model_was_timed_or_cannot_be(
     parts: Partition, target: Target, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    def broken_off(*_: object, **__: object) -> TunedModel:
+    def broken_off(*_: object, **__: object) -> Tuned:
         raise error("no more")
 
-    monkeypatch.setattr(tune, "accept", broken_off)
+    monkeypatch.setattr(in_model, "accept", broken_off)
     with Store.in_memory() as store:
         with suppress(KeyboardInterrupt):
             sd.tune(parts, target, trials=len(parts.tasks), search="random", store=store)

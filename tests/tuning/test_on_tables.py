@@ -9,13 +9,12 @@ from statistics import median
 import numpy as np
 import pytest
 
-from stormdrop.measure.replay import Table, TableMeasurer
-from stormdrop.tuning.random import RandomSearch
-from stormdrop.tuning.replay import Replayed, run_on_table
+from stormdrop.testing.replay import Replayed, run_on_table
+from stormdrop.testing.tables import Table, TableMeasurer
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
+from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch, StrategyFactory
 from stormdrop.tuning.strategy import Outcome, Proposal, Strategy, candidate
-from stormdrop.tuning.tune import tune
 from tests.support.tables import formula_table
 
 FOLDER = Path(__file__).parents[1] / "data" / "tables"

@@ -27,7 +27,6 @@ import pytest
 
 from stormdrop.ir.build import relu
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.replay import Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Timing
 from stormdrop.operators.broadcast import elementwise
 from stormdrop.operators.catalogue import build
@@ -36,14 +35,15 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.store.record import Record, versions
 from stormdrop.store.store import Store
 from stormdrop.target.machine import Target
+from stormdrop.testing.replay import run_on_table
+from stormdrop.testing.tables import Table, TableMeasurer, TableSpace
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.droplet import Droplet
-from stormdrop.tuning.replay import run_on_table
 from stormdrop.tuning.reuse import Source, refitted
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.storm import StormSettings
 from stormdrop.tuning.strategies import STRATEGIES, Context, StrategyFactory
 from stormdrop.tuning.strategy import Strategy, candidate
-from stormdrop.tuning.tune import tune
 from tests.support.planted_searches import (
     FavouritesOnly,
     donors_that_are_ranked_the_wrong_way_round,

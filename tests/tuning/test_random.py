@@ -10,7 +10,7 @@ import numpy as np
 from stormdrop.operators.catalogue import build
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.cpu import cross
-from stormdrop.tuning.random import RandomSearch
+from stormdrop.tuning.strategies import RandomSearch
 from stormdrop.tuning.strategy import Candidate, Outcome, candidate
 
 

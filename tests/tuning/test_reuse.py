@@ -19,12 +19,12 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import replay, sketches
 from stormdrop.store.record import DEFAULT, DONOR, Record, versions
 from stormdrop.store.store import Store
+from stormdrop.tuning.api import tune
 from stormdrop.tuning.divide import Standing
 from stormdrop.tuning.events import Warned
 from stormdrop.tuning.reuse import refitted, related
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.tune import cost_model, tune
-from stormdrop.tuning.tune_model import MODEL_SETTINGS
+from stormdrop.tuning.tune import MODEL_SETTINGS, cost_model
 from tests.support.records import make_records
 from tests.tuning.test_tune import TARGET, Replay, timing
 from tests.tuning.test_tune_model import Fake, model, tuned_with

@@ -15,8 +15,8 @@ from stormdrop.space.knobs import Knob
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.target.cpu import cross
 from stormdrop.tuning.evolve import Operators
-from stormdrop.tuning.random import RandomSearch
 from stormdrop.tuning.storm import ORIGINS, Storm, StormSettings
+from stormdrop.tuning.strategies import RandomSearch
 from stormdrop.tuning.strategy import Candidate, Outcome, Points, Proposal, Strategy, candidate
 from tests.support.synthetic import Bench, PriorRanker, SyntheticSpace, bowl, drive, knobs, plateau
 from tests.support.tasks import random_task

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from inspect import signature
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ import pytest
 from stormdrop.base.errors import RunError, StormdropError, UserError
 from stormdrop.builder.building import code_of
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
@@ -23,24 +24,14 @@ from stormdrop.store.record import DEFAULT, Record
 from stormdrop.store.store import Store
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.cpu import cross
-from stormdrop.tuning.events import (
-    Event,
-    Measured,
-    NewBest,
-    Retiming,
-    RoundEnded,
-    TaskEnded,
-    TaskFailed,
-    TaskStarted,
-    Trial,
-    Tuned,
-    Warned,
-)
-from stormdrop.tuning.random import RandomSearch
+from stormdrop.testing.tables import AnsweringMeasurer, Request
+from stormdrop.tuning.api import ModelKeywords, TaskKeywords, tune
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned
 from stormdrop.tuning.search_settings import TuneSettings
-from stormdrop.tuning.strategies import STRATEGIES, Context
+from stormdrop.tuning.strategies import STRATEGIES, Context, RandomSearch
 from stormdrop.tuning.strategy import Outcome, Proposal, Strategy
-from stormdrop.tuning.tune import tune
+from stormdrop.tuning.tune import TuneOptions
+from stormdrop.tuning.tuned import Trial, Tuned
 from tests.support.records import VERSIONS, make_verdict
 
 TARGET = cross("avx2").with_threads(2)
@@ -178,13 +169,17 @@ def test_who_has_nothing_to_say_ahead_is_asked_again_when_told() -> None:
 def test_events_tell_the_whole_story() -> None:
     events = list[Event]()
     tuned = tune(task(), TARGET, measurer=Replay(), trials=2 * BATCH + 6, search="random", listen=events.append)
-    assert isinstance(events[0], TaskStarted)
-    assert events[-1] == TaskEnded(tuned)
-    assert [e.trial.number for e in events if isinstance(e, Measured)] == list(range(1, 2 * BATCH + 7))
-    assert [e.measured for e in events if isinstance(e, RoundEnded)] == [BATCH, 2 * BATCH, 2 * BATCH + 6]
-    bests = [e.seconds for e in events if isinstance(e, NewBest)]
-    assert bests == sorted(bests, reverse=True)
-    assert sum(isinstance(e, Retiming) for e in events) == 1
+    assert isinstance(events[0], Started)
+    assert not events[0].is_model
+    assert events[-1] == Ended(tuned)
+    measured = [e for e in events if isinstance(e, Measured)]
+    assert [e.trial.number for e in measured] == list(range(1, 2 * BATCH + 7))
+    rounds = [e.row.trials for e in events if isinstance(e, Moved) and e.row.phase == "random"]
+    assert rounds == [BATCH, 2 * BATCH, 2 * BATCH + 6]
+    bests = [e.row.seconds for e in measured if e.is_best]
+    assert bests == sorted((seconds for seconds in bests if seconds), reverse=True)
+    assert [e.tasks for e in events if isinstance(e, Proving)] == [1]
+    assert [e.row.phase for e in events if isinstance(e, Moved)][-2:] == ["final", "proved"]
 
 
 def test_the_best_so_far_is_passed_on_for_early_stops() -> None:
@@ -304,9 +299,11 @@ def test_an_imported_verdict_is_measured_at_once_and_decides_nothing() -> None:
     assert honest.best in flat.batches[0] + measurer.batches[0]
 
 
-def test_an_objective_of_the_users_makes_no_verdict() -> None:
+def test_a_value_of_the_users_makes_no_verdict() -> None:
     with Store.in_memory() as store:
-        tune(task(), TARGET, measurer=Replay(), trials=20, search="random", store=store, objective=lambda r: -slow(r))
+        tune(
+            task(), TARGET, measurer=Replay(), trials=20, search="random", store=store, kernel_value=lambda r: -slow(r)
+        )
         assert store.verdict(task(), TARGET) is None
 
 
@@ -321,11 +318,9 @@ def test_failures_are_counted_and_cost_only_themselves() -> None:
 
 @pytest.mark.parametrize("search", STRATEGIES)
 def test_if_everything_fails_the_first_failure_is_told(search: str) -> None:
-    events = list[Event]()
     broken = Replay(lambda _: Failure("build", "no such instruction"))
     with pytest.raises(RunError, match=r"none of \d+ candidates could be timed; the first: build: no such instruction"):
-        tune(task(), TARGET, measurer=broken, trials=20, listen=events.append, search=search)
-    assert events[-1] == TaskFailed(Failure("build", "no such instruction"))
+        tune(task(), TARGET, measurer=broken, trials=20, search=search)
 
 
 def test_an_interrupt_ends_the_search_after_its_batch() -> None:
@@ -402,17 +397,16 @@ def test_many_small_gains_are_one_worth_its_name() -> None:
         trials=80,
         search="random",
         settings=settings,
-        objective=lambda _: -1.0,
+        kernel_value=lambda _: -1.0,
     )
     assert negative.stopped == "no further gain"
 
 
-def test_a_users_objective_is_what_is_minimised() -> None:
-    def objective(result: Result) -> float:
-        assert isinstance(result, Timing)
+def test_a_users_value_of_a_kernel_is_minimised() -> None:
+    def negative(result: Timing) -> float:
         return -result.seconds
 
-    tuned = tune(task(), TARGET, measurer=Replay(), trials=60, search="random", objective=objective)
+    tuned = tune(task(), TARGET, measurer=Replay(), trials=60, search="random", kernel_value=negative)
     slowest = max(t.result.seconds for t in tuned.history if isinstance(t.result, Timing))
     assert tuned.seconds == slowest
 
@@ -420,7 +414,7 @@ def test_a_users_objective_is_what_is_minimised() -> None:
 def test_the_store_keeps_times_whatever_is_minimised() -> None:
     with Store.in_memory() as store:
         tuned = tune(
-            task(), TARGET, measurer=Replay(), trials=60, search="random", store=store, objective=lambda r: -slow(r)
+            task(), TARGET, measurer=Replay(), trials=60, search="random", store=store, kernel_value=lambda r: -slow(r)
         )
         times = [slow(r.result) for r in store.trials(task(), TARGET)]
         kept = store.best(task(), TARGET)
@@ -433,9 +427,9 @@ def slow(result: Result) -> float:
     return result.seconds
 
 
-def test_an_objective_that_is_not_a_number_counts_as_a_failure() -> None:
+def test_a_value_that_is_not_a_number_counts_as_a_failure() -> None:
     with pytest.raises(RunError, match="could be timed"):
-        tune(task(), TARGET, measurer=Replay(), trials=8, search="random", objective=lambda _: float("nan"))
+        tune(task(), TARGET, measurer=Replay(), trials=8, search="random", kernel_value=lambda _: float("nan"))
 
 
 def test_a_user_brings_a_strategy() -> None:
@@ -477,7 +471,7 @@ def test_what_is_stored_is_where_the_next_search_begins() -> None:
             task(), TARGET, measurer=measurer, trials=40, search="random", store=store, listen=events.append, seed=9
         )
         started = events[0]
-        assert isinstance(started, TaskStarted)
+        assert isinstance(started, Started)
         assert started.known >= 40
         assert first.best in measurer.batches[0]
         again = {t.schedule for t in first.history} & {t.schedule for t in second.history}
@@ -526,9 +520,9 @@ def test_a_given_schedule_is_where_a_droplet_starts() -> None:
         ({"search": "gradient"}, "unknown search strategy 'gradient'; there are random, storm"),
     ],
 )
-def test_wrong_wishes_are_refused(wrong: dict[str, object], said: str) -> None:
+def test_wrong_options_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        tune(task(), TARGET, measurer=Replay(), **wrong)  # pyright: ignore[reportArgumentType]
+        tune(task(), TARGET, measurer=Replay(), **wrong)
 
 
 def test_a_schedule_of_another_class_is_refused() -> None:
@@ -544,3 +538,14 @@ def test_a_trial_knows_its_number_time_and_phase() -> None:
     assert numbers == list(range(1, 41))
     assert times == sorted(times)
     assert all(isinstance(t, Trial) and t.phase == "random" for t in tuned.history)
+
+
+def test_the_keywords_are_the_options() -> None:
+    options = {field.name for field in fields(TuneOptions)}
+    keywords = TaskKeywords.__annotations__.keys() | ModelKeywords.__annotations__.keys()
+    assert options <= keywords
+    assert keywords <= signature(tune).parameters.keys()
+    beside = {"threads", "precision", "store", "listen", "progress", "shapes", "constants", "operators"}
+    assert keywords - options == beside | {"example_inputs", "winograd", "weights", "fallback"}
+    defaults = {field.name: field.default for field in fields(TuneOptions)}
+    assert {name: signature(tune).parameters[name].default for name in defaults} == defaults

@@ -18,7 +18,6 @@ from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.partition import Partition, partition
 from stormdrop.ir.tensor import Task
-from stormdrop.measure.replay import AnsweringMeasurer, Request
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.space.default import default_schedule
@@ -30,24 +29,19 @@ from stormdrop.store.store import Store, StoreFull
 from stormdrop.target import Surroundings
 from stormdrop.target.cpu import cross
 from stormdrop.target.machine import Target
+from stormdrop.testing.tables import AnsweringMeasurer, Request
 from stormdrop.tuning.divide import Standing
-from stormdrop.tuning.events import Warned, ignore
-from stormdrop.tuning.goal import LatencyTargets, TotalLatency
-from stormdrop.tuning.model_events import (
-    ModelEnded,
-    ModelEvent,
-    ModelStarted,
-    Proving,
-    TaskMoved,
-    TunedModel,
-)
+from stormdrop.tuning.events import Ended, Event, Measured, Moved, Proving, Started, Warned, ignore
+from stormdrop.tuning.loop import ENOUGH, FIRST, PATIENCE_SECONDS
 from stormdrop.tuning.model_task import estimated_seconds
-from stormdrop.tuning.random import RandomSearch
-from stormdrop.tuning.strategies import Context
+from stormdrop.tuning.objectives import LatencyTargets, TotalLatency
+from stormdrop.tuning.strategies import Context, RandomSearch
 from stormdrop.tuning.strategy import Strategy
-from stormdrop.tuning.tune_model import ENOUGH, FIRST, MODEL_SETTINGS, PATIENCE_SECONDS, tune_models
+from stormdrop.tuning.tune import MODEL_SETTINGS
+from stormdrop.tuning.tuned import Tuned
 from tests.support.graphs import floats, graph_of
 from tests.support.own_rules import Reverse
+from tests.support.tuning import tune_models
 
 TARGET = cross("avx2").with_threads(2)
 Rule = Callable[[Task, Schedule], Result]
@@ -130,7 +124,7 @@ class AlikeInTurns(Fake):
         return [timing(1e-4) for _ in asked.candidates] if asked.kind == "retime" else super().answers(asked)
 
 
-def tuned_with(fake: Fake, parts: Partition, events: list[ModelEvent] | None = None, **more: object) -> TunedModel:
+def tuned_with(fake: Fake, parts: Partition, events: list[Event] | None = None, **more: object) -> Tuned:
     given: Any = more
     (tuned,) = tune_models(
         [parts],
@@ -172,16 +166,15 @@ def test_all_tasks_get_the_best_that_was_measured_and_the_estimates_are_their_su
     assert tuned.schedules(model(8, 8).tasks[0].task) is None
 
 
-def test_the_winners_of_a_users_objective_are_what_compiling_takes() -> None:
-    def slowest(result: Result) -> float:
-        assert isinstance(result, Timing)
+def test_the_winners_by_a_users_value_are_what_compiling_takes() -> None:
+    def slowest(result: Timing) -> float:
         return -1e3 * result.seconds
 
     parts, fake = model(32, 48, 40), Fake()
     with Store.in_memory() as store:
         tuned_with(Fake(), parts, trials=40, store=store, search="random")
         fastest = {use.id: store.best(use.task, TARGET) for use in parts.tasks}
-        tuned = tuned_with(fake, parts, trials=60, store=store, search="random", objective=slowest)
+        tuned = tuned_with(fake, parts, trials=60, store=store, search="random", kernel_value=slowest)
         for use, t in zip(parts.tasks, tuned.tasks):
             times = [by_knobs(task, s) for task, batch in fake.batches if task is use.task for s in batch]
             slow, schedule = max(r.seconds for r in times if isinstance(r, Timing)), tuned.schedules(use.task)
@@ -258,17 +251,17 @@ def test_expected_gains_are_those_after_the_proofs() -> None:
             goals.append(sum(latencies))
             return goals[-1]
 
-    tuned = tuned_with(Fake(), parts, trials=60, search="random", goal=Noting())
+    tuned = tuned_with(Fake(), parts, trials=60, search="random", objective=Noting())
     assert goals[-1] == pytest.approx(tuned.seconds)
     assert tuned.expected_gain == pytest.approx(sum(t.expected_gain or 0.0 for t in tuned.tasks))
-    unlucky = tuned_with(AlikeInTurns(), parts, trials=60, search="random", goal=Noting())
+    unlucky = tuned_with(AlikeInTurns(), parts, trials=60, search="random", objective=Noting())
     assert goals[-1] == pytest.approx(unlucky.seconds) == pytest.approx(unlucky.default_seconds)
 
 
 def test_the_total_that_is_told_is_of_one_moment() -> None:
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned_with(Fake(), model(32, 48, 40), events, trials=60)
-    moved = [e for e in events if isinstance(e, TaskMoved)]
+    moved = [e for e in events if isinstance(e, (Measured, Moved))]
     assert moved[0].expected_gain is None
     totals = [e.expected_gain for e in moved if e.expected_gain is not None]
     assert len(set(totals)) > 1
@@ -278,7 +271,7 @@ def test_a_gain_towards_latency_targets_is_told_as_a_share_of_the_latency() -> N
     parts = model(32, 48, 40)
     plain = tuned_with(Fake(), parts, trials=40, search="random")
     nearly = LatencyTargets((0.99 * plain.seconds,))
-    assert tuned_with(Fake(), parts, trials=40, search="random", goal=nearly).expected_gain == plain.expected_gain
+    assert tuned_with(Fake(), parts, trials=40, search="random", objective=nearly).expected_gain == plain.expected_gain
 
 
 def test_storms_of_a_model_end_when_they_stop_gaining_unless_trials_were_asked_for() -> None:
@@ -316,7 +309,7 @@ def test_a_small_task_that_turns_out_slow_is_searched_after_all() -> None:
 def test_a_budget_of_seconds_covers_the_proofs() -> None:
     parts = model(32, 48, 40, 24, 20)
     fake = Fake()
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, parts, events, seconds=30.0)
     assert tuned.stopped == "seconds"
     assert 25.0 < fake.now <= 33.0
@@ -329,7 +322,7 @@ def test_a_budget_of_seconds_covers_the_proofs() -> None:
 def test_the_seconds_are_kept_even_where_they_are_far_too_few() -> None:
     parts = model(32, 48, 40, 24, 20, 28)
     fake = Fake(candidate_seconds=1.0)
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, parts, events, seconds=3.0)
     assert fake.now <= 5.0
     assert [t.id for t in tuned.tasks if t.seconds is not None] == ["t1"]  # the heaviest comes first
@@ -437,7 +430,7 @@ def test_a_wrong_winner_is_never_recorded_as_verified() -> None:
     task = parts.tasks[0].task
     default = default_schedule(task, TARGET)
     fake = Fake(proved=lambda task, s: by_knobs(task, s) if s == default else Failure("wrong", "one element differs"))
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, parts, events, trials=40, store=store)
     assert tuned.tasks[0].schedule == default
     proved = [r.schedule for r in store.trials(task, TARGET) if r.verified]
@@ -450,9 +443,9 @@ def test_a_second_run_continues_from_the_store() -> None:
     first = Fake()
     before = tuned_with(first, parts, trials=50, store=store)
     again = Fake()
-    events = list[ModelEvent]()
+    events = list[Event]()
     after = tuned_with(again, parts, events, trials=50, store=store)
-    assert isinstance(events[0], ModelStarted)
+    assert isinstance(events[0], Started)
     assert (events[0].known, events[0].known_tasks) == (52, 2)  # the winners were recorded once more
     assert after.seconds <= before.seconds
     known = {(task.digest, s) for task, batch in first.batches for s in batch}
@@ -473,7 +466,7 @@ def test_what_was_proved_before_is_not_proved_again() -> None:
 def test_what_there_is_no_time_for_is_taken_from_the_store() -> None:
     parts, store = model(32, 48, 40, 24, 20, 28), Store.in_memory()
     before = tuned_with(Fake(), parts, trials=300, store=store)
-    events = list[ModelEvent]()
+    events = list[Event]()
     after = tuned_with(Fake(candidate_seconds=1.0), parts, events, seconds=2.0, store=store)
     assert [t.schedule for t in after.tasks] == [t.schedule for t in before.tasks]
     assert all(t.verified for t in after.tasks)
@@ -498,7 +491,7 @@ def test_records_name_the_model_and_its_temperature() -> None:
 def test_ctrl_c_stops_after_the_batch_and_proves_what_has_gained() -> None:
     parts, store = model(32, 48, 40), Store.in_memory()
     fake = Fake(before=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 4 else None)
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, parts, events, trials=500, store=store)
     assert tuned.interrupted
     assert len(fake.batches) == 5
@@ -514,7 +507,7 @@ def test_ctrl_c_says_how_long_proofs_may_take_and_what_was_dropped() -> None:
             return super().answers(asked)
 
     fake = Slow(before=lambda n: os.kill(os.getpid(), signal.SIGINT) if n == 4 else None)
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, model(32, 48, 40), events, trials=500, search="random")
     assert sorted(t.ended for t in tuned.tasks) == ["not proved", "proved"]
     first, last = (e.message for e in events if isinstance(e, Warned))
@@ -538,7 +531,7 @@ def test_a_task_that_cannot_be_timed_is_told_of_and_the_others_go_on() -> None:
     parts = model(32, 48, 40)
     broken = parts.tasks[0].task
     fake = Fake(lambda task, s: Failure("crash", "killed by SIGSEGV") if task is broken else by_knobs(task, s))
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(fake, parts, events, trials=80)
     bad, good = tuned.tasks
     assert (bad.schedule, bad.seconds, bad.ended, bad.verified) == (None, None, "failed", False)
@@ -580,15 +573,15 @@ def test_a_division_of_ones_own_decides() -> None:
 
 
 def test_events_tell_the_whole_story() -> None:
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(Fake(), model(32, 48, 40), events, trials=60)
-    assert isinstance(events[0], ModelStarted)
+    assert isinstance(events[0], Started)
     assert [(r.id, r.label, r.count, r.seconds, r.known) for r in events[0].rows] == [
         ("t0", "MatMul+Relu", 1, None, 0),
         ("t1", "MatMul+Relu", 1, None, 0),
     ]
-    assert events[-1] == ModelEnded(tuned)
-    moved = [e for e in events if isinstance(e, TaskMoved)]
+    assert events[-1] == Ended(tuned)
+    moved = [e for e in events if isinstance(e, (Measured, Moved))]
     last = {e.row.id: e.row for e in moved}
     assert {k: (r.seconds, r.default_seconds, r.trials, r.phase) for k, r in last.items()} == {
         t.id: (t.seconds, t.default_seconds, t.trials, "proved") for t in tuned.tasks
@@ -623,7 +616,7 @@ def test_a_small_model_is_tuned_for_real() -> None:
 # ---- several models ------------------------------------------------------------------------------------------------
 
 
-def tuned_together(fake: Fake, *models: Partition, **more: object) -> tuple[TunedModel, ...]:
+def tuned_together(fake: Fake, *models: Partition, **more: object) -> tuple[Tuned, ...]:
     given: Any = more
     return tune_models(models, TARGET, measurer=fake, clock=fake.clock, **given)
 
@@ -644,22 +637,22 @@ def test_models_share_the_tasks_they_have_in_common() -> None:
 
 
 def test_every_model_ends_with_its_own_result() -> None:
-    events = list[ModelEvent]()
+    events = list[Event]()
     found = tuned_together(Fake(), model(32, 48), model(64, 32, 48), trials=40, listen=events.append)
-    assert [e.tuned for e in events if isinstance(e, ModelEnded)] == list(found)
+    assert [e.tuned for e in events if isinstance(e, Ended)] == list(found)
     started = events[0]
-    assert isinstance(started, ModelStarted)
+    assert isinstance(started, Started)
     assert started.name == "g, g"
     assert [(r.id, r.count) for r in started.rows] == [("t0", 2), ("t1", 1)]
 
 
 def test_a_model_that_meets_its_target_gets_no_more_rounds() -> None:
     easy, hard = model(256, 300, rows=64), model(64, 80, rows=64)
-    goal = LatencyTargets((1e6, 1e-9))
-    first, second = tuned_together(Fake(), easy, hard, trials=200, search="random", goal=goal)
+    objective = LatencyTargets((1e6, 1e-9))
+    first, second = tuned_together(Fake(), easy, hard, trials=200, search="random", objective=objective)
     assert first.trials <= FIRST
     assert second.trials > 100
-    both = tuned_together(Fake(), easy, hard, trials=200, search="random", goal=LatencyTargets((1e6, 1e6)))
+    both = tuned_together(Fake(), easy, hard, trials=200, search="random", objective=LatencyTargets((1e6, 1e6)))
     assert {t.stopped for t in both} == {"target met"}
 
 
@@ -694,7 +687,7 @@ def test_candidates_are_timed_in_the_surroundings_of_the_largest_model_of_their_
 
         def warm_up(self, task: Task) -> None: ...
 
-    monkeypatch.setattr("stormdrop.tuning.tune_model.Measurer", Noting)
+    monkeypatch.setattr("stormdrop.tuning.tune.Measurer", Noting)
     tune_models([tiny, small, large], between, trials=8)
     assert around == {False: small.surroundings, True: large.surroundings}
 
@@ -777,7 +770,7 @@ def test_a_store_that_takes_no_more_is_given_up_once_for_all_tasks(monkeypatch: 
         raise StoreFull("s.sqlite cannot grow")
 
     monkeypatch.setattr(Store, "add", full)
-    events = list[ModelEvent]()
+    events = list[Event]()
     tuned = tuned_with(Fake(), parts, events, trials=60, store=store)
     assert len(parts.tasks) > 1
     assert attempts == 1

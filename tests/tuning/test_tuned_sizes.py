@@ -20,7 +20,8 @@ from stormdrop.model.open_model import OpenModel
 from stormdrop.space.default import resolve
 from stormdrop.space.schedule import Schedule
 from stormdrop.tuning.in_model import accept
-from stormdrop.tuning.model_events import TunedModel
+from stormdrop.tuning.tune import TuneOptions
+from stormdrop.tuning.tuned import Tuned
 from tests.compiler.test_stored import other_schedules, verdict
 from tests.support.open_onnx import decoder, perceptron
 
@@ -32,11 +33,11 @@ LENGTHS = 20, 40
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STORMDROP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("STORMDROP_THREADS", "1")
-    monkeypatch.setattr("stormdrop.tuning.api.accept", quick(accept))
+    monkeypatch.setattr("stormdrop.tuning.in_model.accept", quick(accept))
 
 
 def quick(whole: Any) -> Any:
-    def accepted(*args: Any, **options: Any) -> TunedModel:
+    def accepted(*args: Any, **options: Any) -> Tuned:
         return whole(*args, **{**options, "seconds": 0.001})
 
     return accepted
@@ -46,7 +47,7 @@ def small_decoder() -> ModelProto:
     return decoder(layers=1, width=16, heads=2, words=30)
 
 
-def tuned(proto: ModelProto, shapes: Sequence[Mapping[str, Sequence[int]]], **options: Any) -> tuple[TunedModel, ...]:
+def tuned(proto: ModelProto, shapes: Sequence[Mapping[str, Sequence[int]]], **options: Any) -> tuple[Tuned, ...]:
     return sd.tune(proto, shapes=shapes, trials=1, search="random", **options)
 
 
@@ -66,11 +67,11 @@ def run_at(model: OpenModel, length: int) -> Model:
     return model.models[-1]
 
 
-def decided(size: TunedModel) -> set[str]:
+def decided(size: Tuned) -> set[str]:
     return {t.task.digest for t in size.tasks}
 
 
-def is_run_as_tuned(model: Model, size: TunedModel) -> bool:
+def is_run_as_tuned(model: Model, size: Tuned) -> bool:
     """Whether every task is one that was tuned, with its verdict; copies are no tasks of a partition."""
     copies = {digest for digest, origin in model.origins.items() if origin != "verdict"}
     return set(model.origins) - copies == decided(size) and len(copies) <= 1
@@ -104,7 +105,7 @@ def test_a_size_that_others_are_rounded_up_to_runs_its_own_tasks_once_it_is_tune
 def test_one_size_that_is_tuned_alone_is_run_exactly_too() -> None:
     proto = small_decoder()
     size = sd.tune(proto, shapes={"ids": (1, LENGTHS[0])}, trials=1, search="random")
-    assert isinstance(size, TunedModel)
+    assert isinstance(size, Tuned)
     assert is_run_as_tuned(run_at(opened(proto), LENGTHS[0]), size)
 
 
@@ -138,17 +139,17 @@ def test_a_schedule_that_tuning_decided_keeps_its_packing_beside_other_sizes() -
 
 
 def test_weights_are_those_of_the_sum_that_is_minimised(monkeypatch: pytest.MonkeyPatch) -> None:
-    goals: list[Any] = []
+    objectives: list[Any] = []
 
-    def listening(models: Sequence[object], *_: object, goal: Any, **__: object) -> tuple[object, ...]:
-        goals.append((len(models), goal))
+    def listening(subjects: Sequence[object], _: object, options: TuneOptions, **__: object) -> tuple[object, ...]:
+        objectives.append((len(subjects), options.objective))
         raise UserError("enough")
 
-    monkeypatch.setattr("stormdrop.tuning.api.tune_models", listening)
+    monkeypatch.setattr("stormdrop.tuning.api.tune_subjects", listening)
     for weights in ([1, 3], None):
         with pytest.raises(UserError, match="enough"):
             tuned(perceptron(), [{"x": (1, 32)}, {"x": (8, 32)}], weights=weights)
-    (count, weighted), (_, default) = goals
+    (count, weighted), (_, default) = objectives
     assert (count, weighted.weights, default) == (2, (1.0, 3.0), None)
 
 

@@ -14,7 +14,6 @@ import pytest
 from benchmarks.grid import chosen_spaces, pruned, spread_over
 from benchmarks.record import Partial, Recording, record
 from stormdrop.base.errors import UserError
-from stormdrop.measure.replay import Request, Table, TableMeasurer, TableSpace
 from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
@@ -22,6 +21,7 @@ from stormdrop.space.default import ranked
 from stormdrop.space.moves import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
+from stormdrop.testing.tables import Request, Table, TableMeasurer, TableSpace
 from tests.support.tables import formula_table
 
 

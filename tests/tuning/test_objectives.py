@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from stormdrop.tuning.goal import GeometricMean, Goal, LatencyTargets, TotalLatency, WeightedLatency
+from stormdrop.tuning.objectives import GeometricMean, LatencyTargets, Objective, TotalLatency, WeightedLatency
 
 LATENCIES = [2e-3, 5e-3, 30e-3]
 
@@ -20,17 +20,17 @@ def test_values_are_sums_excesses_and_means() -> None:
 
 
 @pytest.mark.parametrize(
-    "goal",
+    "objective",
     [TotalLatency(), WeightedLatency((1, 3, 0.5)), LatencyTargets((1e-3, 9e-3, 20e-3)), GeometricMean()],
     ids=lambda g: type(g).__name__,
 )
-def test_slopes_are_the_derivatives(goal: Goal) -> None:
+def test_slopes_are_the_derivatives(objective: Objective) -> None:
     def moved(k: int, step: float) -> Sequence[float]:
         return [x + step * (j == k) for j, x in enumerate(LATENCIES)]
 
     step = 1e-8
-    differences = [(goal.value(moved(k, step)) - goal.value(moved(k, -step))) / (2 * step) for k in range(3)]
-    assert goal.slopes(LATENCIES) == pytest.approx(differences, rel=1e-5)
+    differences = [(objective.value(moved(k, step)) - objective.value(moved(k, -step))) / (2 * step) for k in range(3)]
+    assert objective.slopes(LATENCIES) == pytest.approx(differences, rel=1e-5)
 
 
 def test_a_target_that_is_met_has_no_slope() -> None:

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from stormdrop.report.gain import gain_text
-from stormdrop.tuning.model_events import InModel
+from stormdrop.report.objective import gain_text
+from stormdrop.tuning.tuned import InModel
 
 ROUNDS = 24
 

@@ -1,60 +1,37 @@
-"""Tune whole models: every task is measured a little, then rounds go to the tasks with the most expected gain per
-second.
+"""The loop of tuning: every task is measured a little, then rounds go to the tasks with the most expected gain per
+second. A single task has a policy of its own.
 
-    (tuned,) = tune_models([tasks_of(load("resnet50.onnx"))], seconds=300, store=Store.open())
-    model = compile(graph, target=target, schedules=tuned.schedules)
-
-Models that are tuned together share the tasks they have in common, one cost model and one store. A budget of seconds
-covers everything, including the proofs of the winners: time for proofs is set aside as winners appear. Everything
-measured is in the store at once, so that the next run continues an interrupted run.
+Subjects that are tuned together share the tasks they have in common, one cost model and one store. For models, a budget
+of seconds covers everything, including the proofs of the winners: time for proofs is set aside as winners appear.
+Everything measured is in the store at once, so that the next run continues an interrupted run.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
-import numpy as np
-
-from stormdrop.base.errors import RunError, StormdropError, UserError
-from stormdrop.device.host import detect
-from stormdrop.graph.partition import Partition, TaskUse
+from stormdrop.base.errors import RunError, StormdropError
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.result import Failure
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.space.rule_names import checked
-from stormdrop.space.rules import RULES, Rule
-from stormdrop.store.record import versions
-from stormdrop.store.store import Store
-from stormdrop.store.verdict import Verdict
-from stormdrop.target.machine import Target
-from stormdrop.tuning.budget import TRIALS_PER_SECOND, SearchBudget
-from stormdrop.tuning.divide import Divide, Gradient, Standing
-from stormdrop.tuning.events import Event, Measured, Warned, ignore
-from stormdrop.tuning.expect import expected_gains
-from stormdrop.tuning.goal import Goal, LatencyTargets, TotalLatency, check_goal
-from stormdrop.tuning.keeping import Keeper
-from stormdrop.tuning.model_events import (
-    ModelEnded,
-    ModelListener,
-    ModelStarted,
-    Proving,
-    TaskMoved,
-    TunedModel,
-)
-from stormdrop.tuning.model_task import ModelTask, Score, negligible
-from stormdrop.tuning.reuse import Source, absent_donors, related, reuse_of
-from stormdrop.tuning.search_settings import TuneSettings
+from stormdrop.space.schedule import Schedule
+from stormdrop.space.sketch import Sketch
+from stormdrop.tuning.divide import Divide, Standing, expected_gains
+from stormdrop.tuning.events import Listener, Measured, Moved, Proving, Started, Warned
+from stormdrop.tuning.model_task import ModelTask, negligible
+from stormdrop.tuning.objectives import LatencyTargets, Objective
+from stormdrop.tuning.resources import Resources
+from stormdrop.tuning.reuse import Source, related
 from stormdrop.tuning.session import Session
-from stormdrop.tuning.strategies import StrategyFactory, named
-from stormdrop.tuning.tools import Measures, Objective, RecordOrigin, Tools
-from stormdrop.tuning.tune import DEFAULT_SEARCH, Stop, check_budget, cost_model, interruptible
+from stormdrop.tuning.subject import Subject, SubjectTask
+from stormdrop.tuning.tuned import Trial, Tuned
 
-MODEL_SETTINGS = TuneSettings(batch=16, finalists=3, known=3, patience=256, gain=0.01)
-"""Smaller rounds and shorter finals than for one operator: there are many tasks. A task ends after 16 idle rounds."""
+SMALLEST_BATCH = 4
+"""The least number of candidates of a round of a single task when the seconds are nearly spent."""
+TRIALS_PER_SECOND = 20.0
+"""Approximate trials per second on two cores with kernels of a millisecond. The length of storms is planned with it."""
 AHEAD_SECONDS = 60.0
 """The horizon of expected gains."""
 ENOUGH = 0.005
@@ -83,129 +60,176 @@ OVERTIME = 1.05
 """Proofs begin until so much of the seconds is spent."""
 
 
-def tune_models(
-    models: Sequence[Partition],
-    target: Target | None = None,
-    *,
-    trials: int | None = None,
-    seconds: float | None = None,
-    search: str | StrategyFactory = DEFAULT_SEARCH,
-    seed: int = 0,
-    store: Store | None = None,
-    listen: ModelListener = ignore,
-    settings: TuneSettings | None = None,
-    measurer: Measures | None = None,
-    cold: bool | None = None,
-    divide: Divide | None = None,
-    goal: Goal | None = None,
-    objective: Objective | None = None,
-    rules: Sequence[Rule] = RULES,
-    reuse: str = "seed",
-    donors: Sequence[str] | None = None,
-    decided: list[Verdict] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[TunedModel, ...]:
-    """Searches for the fastest schedules of the models' tasks, until a total of `trials` or `seconds` is spent.
+@dataclass(slots=True)
+class SearchBudget:
+    """Limits on trials and seconds (None: unlimited), and the trials and time spent so far."""
 
-    Without either limit, the search ends when another minute is expected to gain less than 0.5 % of the `goal`. The
-    default goal is the total latency. With `cold` None, kernels are timed with weights out of cache if the model's
-    weights do not fit the L3. The first Ctrl-C ends the search and proves the schedules that gained, a second one
-    aborts.
+    trials: int | None
+    seconds: float | None
+    clock: Callable[[], float]
+    began: float
+    measured: int = 0
 
-    With an `objective`, the winner of a task has the smallest value of it. Tasks are still given trials by their
-    seconds, and the store keeps times only: `compile(model, schedules=tuned.schedules)` uses the winners. `rules`
-    derive the sketches; a given `measurer` must use the same rules. `reuse` and `donors` mean the same as in `tune`;
-    unless reuse is off, tasks of the models also begin from each other's leaders. With `decided`, verdicts go to this
-    list and not into the store: `accept` in `stormdrop.tuning.in_model` keeps them once the model was timed.
+    @property
+    def is_open(self) -> bool:
+        """Neither trials nor seconds are limited."""
+        return self.trials is None and self.seconds is None
 
-    Raises UserError for a wrong budget, goal, strategy or rule, and for donors absent from the store; RunError if no
-    task could be timed.
-    """
-    check_budget(trials, seconds)
-    if not models:
-        raise UserError("there is no model to tune")
-    check_goal(goal, len(models))
-    began = clock()
-    reused = reuse_of(reuse, donors)
-    if warning := absent_donors(reused.wanted, store):
-        listen(Warned(warning))
-    name, factory = named(search, reused)
-    target = target or detect()
-    settings = settings or MODEL_SETTINGS.on(target)
-    goal = goal or TotalLatency()
-    divide = divide or Gradient(np.random.default_rng(seed))
-    with ExitStack() as stack:
-        # Whoever compiles a model estimates at the same temperature: both choose the same defaults.
-        targets = [target.with_weights(m.constant_bytes).with_cold_weights(cold) for m in models]
-        measurers: dict[Target, Measures] = dict.fromkeys(targets, measurer) if measurer is not None else {}
-        for own in dict.fromkeys(targets if measurer is None else ()):
-            around = [m.surroundings for m, t in zip(models, targets) if t == own]
-            largest = max(around, key=lambda model: model.touched_bytes)
-            how = MeasureSettings(seed=seed, final_seconds=0.05, surroundings=largest)
-            measurers[own] = stack.enter_context(Measurer(own, how, shared_proofs=True, rules=rules))
-        cost = cost_model(target, store if objective is None else None, settings)
-        keeper = Keeper(store, listen, decided=decided)
-        tools = [
-            Tools(
-                own,
-                measurers[own],
-                factory,
-                RecordOrigin(name, seed, versions(own), model.graph.name),
-                cost,
-                keeper,
-                objective,
-                settings,
-                checked(rules),
-                reused,
-            )
-            for model, own in zip(models, targets)
-        ]
-        budget = SearchBudget(trials, seconds, began, clock)
-        with interruptible() as stop:
-            return _Search(models, tools, budget, divide, goal, listen, stop).run()
+    @property
+    def elapsed(self) -> float:
+        return self.clock() - self.began
+
+    @property
+    def trials_left(self) -> float:
+        return inf if self.trials is None else self.trials - self.measured
+
+    @property
+    def seconds_left(self) -> float:
+        return inf if self.seconds is None else self.seconds - self.elapsed
+
+    @property
+    def expected_trials(self) -> float:
+        by_time = inf if self.seconds is None else self.seconds * TRIALS_PER_SECOND
+        return min(by_time, inf if self.trials is None else self.trials)
 
 
-class _Search:
-    """The loop over all tasks of some models; `tools` has an entry for each model."""
+class Stop:
+    """The number of the user's requests to stop."""
+
+    count = 0
+
+
+class TuningLoop:
+    """The search over all tasks of some subjects; `resources` has an entry for each subject."""
 
     def __init__(
         self,
-        models: Sequence[Partition],
-        tools: Sequence[Tools],
+        subjects: Sequence[Subject],
+        resources: Sequence[Resources],
         budget: SearchBudget,
         divide: Divide,
-        goal: Goal,
-        listen: ModelListener,
+        objective: Objective,
+        listen: Listener,
         stop: Stop,
+        *,
+        start: Schedule | None = None,
+        spaces: Sequence[Sketch] | None = None,
     ) -> None:
-        self._models, self._tools, self._budget, self._divide = models, tools, budget, divide
-        self._goal, self._listen, self._stop = goal, listen, stop
-        self._settings, self._origin = tools[0].settings, tools[0].origin
-        uses: dict[tuple[str, bool], list[tuple[int, TaskUse]]] = {}
-        for k, model in enumerate(models):
-            for use in model.tasks:
-                uses.setdefault((use.task.digest, tools[k].target.is_cold), []).append((k, use))
+        """Creates the loop; `start` and `spaces` are for a single task."""
+        self._subjects, self._resources, self._budget, self._divide = subjects, resources, budget, divide
+        self._objective, self._listen, self._stop = objective, listen, stop
+        self._start, self._spaces = start, spaces
+        self._settings, self._origin = resources[0].settings, resources[0].origin
+        uses: dict[tuple[str, bool], list[tuple[int, SubjectTask]]] = {}
+        for k, subject in enumerate(subjects):
+            for about in subject.tasks:
+                uses.setdefault((about.task.digest, resources[k].target.is_cold), []).append((k, about))
         self._by_key = {
             key: ModelTask(
-                replace(found[0][1], id=f"t{number}"),
-                [sum(use.count for j, use in found if j == k) for k in range(len(models))],
-                tools[found[0][0]],
-                self._moved,
+                replace(calls[0][1], id=f"t{number}"),
+                [sum(about.count for j, about in calls if j == k) for k in range(len(subjects))],
+                resources[calls[0][0]],
+                self,
             )
-            for number, (key, found) in enumerate(uses.items())
+            for number, (key, calls) in enumerate(uses.items())
         }
         self._all = list(self._by_key.values())
         self._small = negligible(self._all)
-        self._told: dict[tuple[ModelTask, ModelTask], float] = {}  # the second's value at its last use for the first
+        self._passed: dict[tuple[ModelTask, ModelTask], float] = {}
+        """The second task's value at the last use of its leader for the first task."""
         self._seconds, self._trials = 1.0, TRIALS_PER_SECOND  # the cost of trials so far, after a guess
         self._expected: float | None = None
 
-    def run(self) -> tuple[TunedModel, ...]:
-        origin, budget = self._origin, self._budget
-        names = ", ".join(t.origin.model for t in self._tools)
+    def run(self) -> tuple[Tuned, ...]:
+        """Searches and proves. Raises RunError if no task could be timed."""
+        is_alone = len(self._all) == 1 and not self._subjects[0].is_model
+        stopped = self._run_alone(self._all[0]) if is_alone else self._run_together()
+        return tuple(
+            self._tuned(subject, resources, stopped) for subject, resources in zip(self._subjects, self._resources)
+        )
+
+    def _start_event(self) -> Started:
+        names = ", ".join(subject.name for subject in self._subjects)
         rows = tuple(t.row for t in self._all)
-        is_cold = any(t.target.is_cold for t in self._tools)
-        self._listen(ModelStarted(names, rows, origin.strategy, budget.trials, budget.seconds, is_cold))
+        is_cold = any(r.target.is_cold for r in self._resources)
+        is_model = self._subjects[0].is_model
+        budget = self._budget
+        return Started(names, rows, self._origin.strategy, budget.trials, budget.seconds, is_cold, is_model)
+
+    def _tuned(self, subject: Subject, resources: Resources, stopped: str) -> Tuned:
+        is_cold = resources.target.is_cold
+        return Tuned(
+            subject.name,
+            resources.target,
+            self._origin.strategy,
+            self._origin.seed,
+            tuple(self._by_key[about.task.digest, is_cold].finished(about) for about in subject.tasks),
+            self._budget.elapsed,
+            stopped,
+            self._expected,
+            not_kept=resources.keeper.failure,
+            shapes=subject.shapes,
+            is_model=subject.is_model,
+        )
+
+    # ---- the tasks' progress ---------------------------------------------------------------------------------------
+
+    def measured(self, task: ModelTask, trial: Trial, is_best: bool) -> None:
+        self._budget.measured += 1
+        self._listen(Measured(task.row, trial, is_best, self._budget.elapsed, self._expected))
+
+    def moved(self, task: ModelTask) -> None:
+        self._listen(Moved(task.row, self._budget.elapsed, self._expected))
+
+    def warned(self, task: ModelTask, message: str) -> None:
+        self._listen(Warned(f"{task.name}: {message}"))
+
+    # ---- a single task ---------------------------------------------------------------------------------------------
+
+    def _run_alone(self, task: ModelTask) -> str:
+        """Searches for a single task, then proves the winner; returns the reason for the end of the search.
+
+        Rounds are as large as the settings permit. Without a budget, the strategy decides about the end. The final
+        choice and the proof follow after the seconds.
+        """
+        session = self._session(task, self._budget.trials, self._budget.seconds)
+        task.known = session.known  # candidates; the store's trials count a proved winner twice
+        self._listen(self._start_event())
+        stopped = self._search_alone(task, session)
+        if stopped == "interrupted":
+            self._listen(Warned("stopping: the best few are timed once more; Ctrl-C again aborts"))
+        self._listen(Proving(1, self._budget.elapsed))
+        task.finish()
+        return stopped
+
+    def _search_alone(self, task: ModelTask, session: Session) -> str:
+        batch, patience, seconds = self._settings.batch, self._settings.patience, self._budget.seconds
+        while True:
+            if self._stop.count:
+                return "interrupted"
+            left = int(min(2 * batch, self._budget.trials_left))
+            if left <= 0:
+                session.settle()
+                return "trials"
+            if seconds is not None and session.measured and session.elapsed >= seconds:  # one round is always measured
+                return "seconds"
+            if patience is not None and session.idle_trials >= patience:
+                return "no further gain"
+            now = min(batch, left)
+            if seconds is not None and (session.measured or session.elapsed >= seconds):
+                rate = session.measured / session.elapsed
+                now = min(now, max(SMALLEST_BATCH, ceil(rate * (seconds - session.elapsed))))
+            started = self._budget.clock()
+            went_on = session.round(now, min(batch, left - now))
+            task.round_ended(self._budget.clock() - started)
+            if not went_on:
+                return "nothing left"
+
+    # ---- many tasks ------------------------------------------------------------------------------------------------
+
+    def _run_together(self) -> str:
+        """Searches for all tasks and proves the winners; returns the reason for the end of the search."""
+        self._listen(self._start_event())
         stopped = self._begin() or self._go_on()
         self._fill_in()
         if stopped == "interrupted":
@@ -217,30 +241,10 @@ class _Search:
         if stopped == "interrupted" and dropped:
             self._listen(Warned(f"not proved in time, so that what was used before stays: {dropped} of the winners"))
         if self._all and all(t.best is None for t in self._all):
+            names = ", ".join(subject.name for subject in self._subjects)
             first = next((str(t.failure) for t in self._all if t.failure), "the budget was too small")
             raise RunError(f"{names}: none of its {len(self._all)} tasks could be timed; the first: {first}")
-        found = tuple(self._tuned(model, tools, stopped) for model, tools in zip(self._models, self._tools))
-        for tuned in found:
-            self._listen(ModelEnded(tuned))
-        return found
-
-    def _tuned(self, model: Partition, tools: Tools, stopped: str) -> TunedModel:
-        is_cold = tools.target.is_cold
-        tasks = tuple(self._by_key[use.task.digest, is_cold].finished(use) for use in model.tasks)
-        found = tasks, self._budget.elapsed, stopped, self._expected
-        origin, not_kept = tools.origin, tools.keeper.failure
-        shapes = {v.name: v.shape for v in model.graph.inputs}
-        about = origin.model, tools.target, origin.strategy, origin.seed
-        return TunedModel(*about, *found, not_kept=not_kept, shapes=shapes)
-
-    def _moved(self, task: ModelTask, event: Event | None) -> None:
-        if isinstance(event, Measured):
-            self._budget.measured += 1
-        if isinstance(event, Warned):
-            self._listen(Warned(f"{task.name}: {event.message}"))
-        self._listen(TaskMoved(task.row, self._budget.elapsed, event, self._expected))
-
-    # ---- searching -------------------------------------------------------------------------------------------------
+        return stopped
 
     def _over(self) -> str:
         """Returns the reason to end the search now; empty if there is none."""
@@ -338,10 +342,10 @@ class _Search:
     def _latencies(self) -> list[float]:
         """Returns the latency of every model, summed over the tasks that could be timed."""
         timed = [t for t in self._all if t.best is not None]
-        return [sum(t.counts[k] * t.best.seconds for t in timed if t.best) for k in range(len(self._models))]
+        return [sum(t.counts[k] * t.best.seconds for t in timed if t.best) for k in range(len(self._subjects))]
 
     def _standings(self) -> list[Standing]:
-        slopes = self._goal.slopes(self._latencies())
+        slopes = self._objective.slopes(self._latencies())
         return [
             t.standing(
                 sum(n * slope for n, slope in zip(t.counts, slopes)),
@@ -351,49 +355,58 @@ class _Search:
         ]
 
     def _expect(self, standings: Sequence[Standing]) -> float:
-        """Computes the expected gain of another minute; returns its share of the goal.
+        """Computes the expected gain of another minute; returns its share of the objective.
 
-        If the goal is latency targets, the published shares are shares of the latency: shares of a small excess are
-        large.
+        If the objective is latency targets, tasks show shares of the latency: shares of a small excess are large.
         """
         latencies, gains = self._latencies(), expected_gains(standings, AHEAD_SECONDS)
-        value = self._goal.value(latencies)
-        told_of = sum(latencies) if isinstance(self._goal, LatencyTargets) else value
+        value = self._objective.value(latencies)
+        whole = sum(latencies) if isinstance(self._objective, LatencyTargets) else value
         for task, gain in zip(self._all, gains):
             is_known = task.session is not None or task.phase in ("small", "failed")
-            task.expected_gain = gain / told_of if told_of and is_known else None
+            task.expected_gain = gain / whole if whole and is_known else None
         shares = [t.expected_gain for t in self._all if t.expected_gain is not None]
         self._expected = sum(shares) if shares and len(shares) == len(self._all) else None
         return sum(gains) / value if value else 0.0
 
     def _open(self, task: ModelTask, expected: int | None) -> bool:
         """Begins a task's session."""
-        started = self._budget.clock()
-        if isinstance(task.tools.measurer, Measurer):
-            task.tools.measurer.warm_up(task.use.task)  # its data is made while its sketches are
         try:
-            siblings = self._siblings(task)
-            is_planned = self._budget.trials is None
-            session = Session(
-                task.use.task,
-                task.tools,
-                trials=expected,
-                is_planned=is_planned,
-                listen=task.listen,
-                siblings=siblings,
-            )
-            task.begin(session)
+            self._session(task, expected, is_planned=self._budget.trials is None)
         except StormdropError as error:
             task.failure = Failure("schedule", str(error))
             self._give_up(task)
             return False
+        return True
+
+    def _session(
+        self, task: ModelTask, trials: int | None, seconds: float | None = None, is_planned: bool = False
+    ) -> Session:
+        """Opens the session of a task, and charges its duration to the task."""
+        started = self._budget.clock()
+        measurer = task.resources.measurer
+        if isinstance(measurer, Measurer):
+            measurer.warm_up(task.task)  # its data is made while its sketches are
+        try:
+            session = Session(
+                task.task,
+                task.resources,
+                start=self._start,
+                trials=trials,
+                seconds=seconds,
+                is_planned=is_planned,
+                observer=task,
+                spaces=self._spaces,
+                siblings=self._siblings(task),
+            )
+            task.begin(session)
         finally:
             task.opening_seconds += self._budget.clock() - started
-        return True
+        return session
 
     def _siblings(self, task: ModelTask) -> list[Source]:
         """Returns the leaders of related tasks that have gained since this task last received them; the nearest few."""
-        if task.tools.reuse.mode == "off":
+        if task.resources.reuse.mode == "off":
             return []
         leaders = {
             other: other.leader
@@ -402,13 +415,13 @@ class _Search:
             and other.leader is not None
             and other.best is not None
             and (other.session is None or other.leader != other.session.default)
-            and other.best.value <= (1 - SIBLING_GAIN) * self._told.get((task, other), inf)
+            and other.best.value <= (1 - SIBLING_GAIN) * self._passed.get((task, other), inf)
         }
-        found = related(task.use.task, ((o.use.task, leader) for o, leader in leaders.items()), MOST_SIBLINGS)
+        siblings = related(task.task, ((o.task, leader) for o, leader in leaders.items()), MOST_SIBLINGS)
         for other in leaders:
             assert other.best is not None
-            self._told[task, other] = other.best.value
-        return found
+            self._passed[task, other] = other.best.value
+        return siblings
 
     def _round(self, task: ModelTask, most: int, is_ahead: bool = False) -> bool:
         """Runs one round of at most `most` candidates, as the budget permits; returns False if the strategy has nothing
@@ -458,8 +471,7 @@ class _Search:
 
     def _winners(self) -> list[ModelTask]:
         """Returns the tasks with leaders that need a proof, the greatest gain first."""
-        found = [t for t in self._all if t.needs_proof(self._settings.gain)]
-        return sorted(found, key=lambda t: t.gain, reverse=True)
+        return sorted((t for t in self._all if t.needs_proof(self._settings.gain)), key=lambda t: t.gain, reverse=True)
 
     def _prove(self, is_interrupted: bool) -> None:
         """Proves the leaders of the tasks that gained, as far as time permits.
@@ -489,17 +501,8 @@ class _Search:
             task.decide_for_default()
 
     def _prove_one(self, task: ModelTask) -> None:
-        assert task.session is not None
         try:
-            tuned = task.session.finish("model")
+            task.finish()
         except RunError as error:
             task.best, task.failure = None, Failure("wrong", str(error))
             self._give_up(task)
-            return
-        values, is_time = task.session.final_values, self._tools[0].objective is None
-        value = values[tuned.best]
-        task.leader, task.is_verified = tuned.best, True
-        task.best = Score(value, value if is_time else tuned.seconds)
-        if (value := values.get(task.session.default)) is not None:
-            task.default = Score(value, value if is_time or task.default is None else task.default.seconds)
-        task.move("proved")

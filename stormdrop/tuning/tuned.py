@@ -1,26 +1,37 @@
-"""Events of tuning a whole model, and the result.
-
-The loop emits these values; views and logs listen.
-"""
+"""The results of tuning: trials, the state of each task, and the result of a task or a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from typing import Literal
 
+from stormdrop.base.errors import UserError
 from stormdrop.ir.tensor import Task
+from stormdrop.measure.result import Failure, Result
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.verdict import Verdict
 from stormdrop.target.machine import Target
-from stormdrop.tuning.events import Event, Warned
 from stormdrop.tuning.statistics import PairedSpeedup, paired_speedup
 
 SAME = 0.005
 """The relative difference of medians below which models are equally fast."""
 Change = Literal["faster", "slower", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measured candidate, the `number`-th of its task (from 1), done `elapsed` seconds after the task's search
+    began.
+    """
+
+    schedule: Schedule
+    result: Result
+    number: int = 0
+    elapsed: float = 0.0
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ class TaskRow:
     """The operands and the output of its first call."""
     node: str = ""
     """The main ONNX node of its first call."""
+    sketches: int = 0
+    """The number of sketches that are searched; 0 until the task's search begins."""
 
     @property
     def total(self) -> float:
@@ -82,6 +95,8 @@ class TunedTask(TaskRow):
     """The task's verdict before it was tuned."""
     is_default_timed: bool = False
     """The default schedule was timed while it was tuned, which compares it with the reference."""
+    history: tuple[Trial, ...] = field(default=(), repr=False)
+    """The trials of the search, in order."""
 
     @property
     def ended(self) -> str:
@@ -174,33 +189,39 @@ class InModel:
 
 
 @dataclass(frozen=True)
-class TunedModel:
-    """A tuned model: `schedules` is the argument of the same name of `compile`."""
+class Tuned:
+    """The result of tuning a task or a model: the fastest schedules, and how the search went.
+
+    `sd.compile(model, schedules=tuned.schedules)` uses the schedules of a model, `sd.build(task, schedule=tuned.best)`
+    the schedule of a task. `seconds` comes from the deciding measurements, in turns with the incumbents.
+    """
 
     name: str
-    """The name of the model."""
+    """The name of the task or the model."""
     target: Target
-    """The machine that the candidates ran on, with the temperature of the model's weights."""
+    """The machine that the candidates ran on, with the temperature of the weights."""
     strategy: str
     """The name of the search."""
     seed: int
     """The seed of the search and of the data."""
     tasks: tuple[TunedTask, ...]
-    """The results of the model's tasks."""
+    """The results of all tasks; of a single task, one."""
     tuning_seconds: float
     """The duration of the search and the proofs."""
     stopped: str
     """Why the search ended: trials, seconds, no further gain, target met, nothing left, interrupted."""
     expected_gain: float | None = None
     """The expected gain of another minute of search after the proofs, of all tasks together. None if some tasks were
-    not measured.
+    not measured, and for a single task.
     """
     in_model: InModel | None = None
-    """The timing of the schedules in the model; None if the model was not timed."""
+    """The timing of the schedules in the model; None if no model was timed."""
     not_kept: str = ""
     """The reason why the store accepted no more during tuning; empty if all is kept, or nothing was to be."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """The tuned size: the shapes of the inputs by name."""
+    """The tuned size of a model: the shapes of the inputs by name."""
+    is_model: bool = True
+    """The result of a model; False for a single task."""
 
     def schedules(self, task: Task) -> Schedule | None:
         """Returns the schedule to compute a task with; None stands for its default."""
@@ -219,21 +240,52 @@ class TunedModel:
         return {t.task.digest: t.schedule for t in self.tasks if t.schedule is not None}
 
     @property
-    def seconds(self) -> float:
-        """The model's latency as the sum of its kernels, each timed alone; kernels that could not be timed are left
-        out.
-        """
-        return sum(t.count * t.seconds for t in self.tasks if t.seconds is not None)
+    def _single(self) -> TunedTask:
+        if len(self.tasks) != 1:
+            raise UserError(f"{self.name} has {len(self.tasks)} tasks: read the result of each in `tasks`")
+        return self.tasks[0]
 
     @property
-    def costliest(self) -> TunedTask | None:
-        """The task that takes most of the model's time; None if there are no tasks."""
-        return max(self.tasks, key=lambda task: task.total, default=None)
+    def task(self) -> Task:
+        """The task that was tuned. This and `best` raise UserError for a model of several tasks."""
+        return self._single.task
+
+    @property
+    def best(self) -> Schedule:
+        """The winner of a single task: the schedule to build the kernel with."""
+        if (schedule := self._single.schedule) is None:
+            raise UserError(f"{self.name} has no schedule: {self._single.failure or 'no candidate was timed'}")
+        return schedule
+
+    @property
+    def history(self) -> tuple[Trial, ...]:
+        """The trials of the search, task by task, in order."""
+        return tuple(trial for t in self.tasks for trial in t.history)
+
+    @property
+    def verified(self) -> bool:
+        """All winners were compared with the reference in a fresh process."""
+        return all(t.verified for t in self.tasks)
+
+    @property
+    def seconds(self) -> float:
+        """The latency as the sum of all kernels, each timed alone; kernels that could not be timed are left out."""
+        return sum(t.count * t.seconds for t in self.tasks if t.seconds is not None)
 
     @property
     def default_seconds(self) -> float:
         """The same with default schedules."""
         return sum(t.count * (t.default_seconds or t.seconds or 0.0) for t in self.tasks)
+
+    @property
+    def gflops(self) -> float:
+        """The nominal speed of the winners, in 10⁹ operations per second."""
+        return sum(t.count * t.flops for t in self.tasks) / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def costliest(self) -> TunedTask | None:
+        """The task that takes most of the model's time; None if there are no tasks."""
+        return max(self.tasks, key=lambda task: task.total, default=None)
 
     @property
     def trials(self) -> int:
@@ -251,6 +303,12 @@ class TunedModel:
         return sum(t.known for t in self.tasks)
 
     @property
+    def median_build_seconds(self) -> float:
+        """The median time to build a candidate that was timed; 0 if none was."""
+        builds = sorted(t.result.build_seconds for t in self.history if not isinstance(t.result, Failure))
+        return builds[len(builds) // 2] if builds else 0.0
+
+    @property
     def cold(self) -> bool:
         """Weights were out of cache when kernels were timed."""
         return self.target.is_cold
@@ -261,17 +319,19 @@ class TunedModel:
         return self.stopped == "interrupted"
 
     def __repr__(self) -> str:
+        if not self.is_model:
+            return f"<tuned {self.name}, {self.seconds * 1e6:.3g} µs, {self.trials} trials>"
         tuned = sum(t.schedule not in (None, t.default) for t in self.tasks)
         return f"<tuned model {self.name}, {tuned} of {len(self.tasks)} tasks tuned, {self.trials} trials>"
 
     def _repr_html_(self) -> str:
         """Returns the HTML that a notebook displays."""
-        from stormdrop.report.model_html import model_html  # reports read events, so not before it is needed
+        from stormdrop.report.html import tuned_html  # reports read results, so not before it is needed
 
-        return model_html(self)
+        return tuned_html(self)
 
     def to_json(self) -> dict[str, object]:
-        """Returns the result as a tree for `json.dumps`, without `in_model`."""
+        """Returns the result as a tree for `json.dumps`, without `in_model` and `history`."""
         return {
             "model": self.name,
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
@@ -292,52 +352,5 @@ class TunedModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelStarted:
-    """The event that tuning of a model begins. Absent budgets are None."""
-
-    name: str
-    rows: tuple[TaskRow, ...]
-    strategy: str
-    trials: int | None
-    seconds: float | None
-    cold: bool
-
-    @property
-    def known(self) -> int:
-        """Trials that the store has of its tasks."""
-        return sum(row.known for row in self.rows)
-
-    @property
-    def known_tasks(self) -> int:
-        return sum(row.known > 0 for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskMoved:
-    """A change of one task, with its new state; `event` is the session's event, if such an event caused the change."""
-
-    row: TaskRow
-    elapsed: float
-    event: Event | None = None
-    expected_gain: float | None = None
-    """The expected gain of all tasks together, at this moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Proving:
-    """The search is over; the winners of so many tasks are about to be timed in turns and proved."""
-
-    tasks: int
-    elapsed: float
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEnded:
-    """All winners are declared."""
-
-    tuned: TunedModel
-
-
-ModelEvent = ModelStarted | TaskMoved | Proving | Warned | ModelEnded
-ModelListener = Callable[[ModelEvent], None]
+TunedModel = Tuned
+"""The name of `Tuned` for the results of models."""

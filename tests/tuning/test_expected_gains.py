@@ -7,8 +7,7 @@ from math import log2
 
 import pytest
 
-from stormdrop.tuning.divide import Round, Standing
-from stormdrop.tuning.expect import DOUBT, KEPT, expected_gains
+from stormdrop.tuning.divide import DOUBT, KEPT, Round, Standing, expected_gains
 
 FALLING = Standing(2.0, 7.0, [Round(1.0, 10.0), Round(2.0, 8.0), Round(3.0, 8.0), Round(4.0, 7.0)], is_open=True)
 STALLED = replace(FALLING, best=10.0, history=[Round(k + 1.0, 10.0) for k in range(4)])

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stormdrop.measure.replay import Request, Table, TableMeasurer
 from stormdrop.measure.result import Result
 from stormdrop.space.judge import judge_of
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.record import Versions
+from stormdrop.testing.tables import Request, Table, TableMeasurer
 from stormdrop.tuning.cost_model import CostModel
+from stormdrop.tuning.resources import RecordOrigin, Resources
 from stormdrop.tuning.search_settings import TuneSettings
 from stormdrop.tuning.session import Session
 from stormdrop.tuning.strategies import StrategyFactory
-from stormdrop.tuning.tools import RecordOrigin, Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def run_on_table(
     features = judge_of(table.target).features
     origin = RecordOrigin("replay", seed, Versions("", "", features.version))
     cost = CostModel(features, settings.cost)
-    tools = Tools(table.target, books, factory, origin, cost, settings=settings)
-    session = Session(table.task, tools, trials=trials, spaces=table.spaces)
+    resources = Resources(table.target, books, factory, origin, cost, settings=settings)
+    session = Session(table.task, resources, trials=trials, spaces=table.spaces)
     curve = books.curve
     while len(curve) < trials and not (curve and curve[-1] <= enough):
         if not session.round(min(settings.batch, trials - len(curve))):

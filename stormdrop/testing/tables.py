@@ -40,15 +40,19 @@ class Request:
     """A request to a measurer: measure candidates, time them in turns, or prove a candidate."""
 
     kind: Literal["measure", "retime", "prove"]
+    """Measure candidates alone, time them in turns, or prove a winner."""
     task: Task
+    """The task of the candidates."""
     candidates: Sequence[Schedule]
+    """The schedules to measure."""
     rounds: int = 1
+    """The number of turns of each candidate."""
     best: float | None = None
     """Seconds to beat, for `measure`."""
 
 
 class AnsweringMeasurer(ABC):
-    """A measurer (`Measures` in `stormdrop.tuning.tools`) that answers every request by one method."""
+    """A measurer (`Measures` in `stormdrop.tuning.resources`) that answers every request by one method."""
 
     @abstractmethod
     def answers(self, asked: Request) -> list[Result]:
@@ -61,15 +65,18 @@ class AnsweringMeasurer(ABC):
         best: float | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Result]:
+        """Measures each candidate alone; `meanwhile` runs as if during the builds."""
         results = self.answers(Request("measure", task, candidates, best=best))
         if meanwhile is not None:
             meanwhile()
         return results
 
     def retime(self, task: Task, candidates: Sequence[Schedule], rounds: int) -> list[Result]:
+        """Times candidates in turns."""
         return self.answers(Request("retime", task, candidates, rounds))
 
     def prove(self, task: Task, candidate: Schedule, witness: Schedule | None = None) -> Result:
+        """Proves a winner; `witness` is ignored."""
         return self.answers(Request("prove", task, [candidate]))[0]
 
 
@@ -150,12 +157,17 @@ class Table:
     """The recorded measurements of a task on a machine. `notes` describe the recording for readers."""
 
     task: Task
+    """The recorded task."""
     target: Target
+    """The machine of the recording."""
     spaces: tuple[TableSpace, ...]
+    """The restricted sketches with their measurements: the `spaces` of `sd.tune`."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Remarks about the recording."""
 
     @property
     def size(self) -> int:
+        """The number of recorded points."""
         return sum(len(s.points) for s in self.spaces)
 
     @cached_property
@@ -278,8 +290,12 @@ class TableMeasurer(AnsweringMeasurer):
     `noise` is the standard deviation of the logarithm of every single timing.
     """
 
+    table: Table
+    """The table with the results."""
+
     def __init__(self, table: Table, noise: float = 0.0, seed: int = 0) -> None:
-        self.table, self._noise, self._rng = table, noise, np.random.default_rng(seed)
+        self.table = table
+        self._noise, self._rng = noise, np.random.default_rng(seed)
         self._slower = MeasureSettings().slower_factor
 
     def answers(self, asked: Request) -> list[Result]:

@@ -1,14 +1,14 @@
-"""Goals: the objective of a search for one or several models, as a function of the models' latencies.
+"""Objectives: the quantity that a search for one or several models minimises, as a function of their latencies.
 
     latency of model j = Σ count of task i in model j · best seconds of task i
-    ∂goal/∂best of task i = Σ slope of model j · count of task i in model j
+    ∂objective/∂best of task i = Σ slope of model j · count of task i in model j
 
-A goal computes its value and its exact slopes ∂goal/∂latency, none of them negative.
+An objective computes its value and its exact slopes ∂objective/∂latency, none of them negative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Protocol
@@ -16,7 +16,9 @@ from typing import Protocol
 from stormdrop.base.errors import UserError
 
 
-class Goal(Protocol):
+class Objective(Protocol):
+    """The quantity to minimise."""
+
     def value(self, latencies: Sequence[float]) -> float: ...
     def slopes(self, latencies: Sequence[float]) -> list[float]: ...
 
@@ -59,10 +61,10 @@ class LatencyTargets:
     """Seconds, one for each model."""
 
     def value(self, latencies: Sequence[float]) -> float:
-        return sum(max(0.0, found - target) for found, target in zip(latencies, self.targets, strict=True))
+        return sum(max(0.0, latency - target) for latency, target in zip(latencies, self.targets, strict=True))
 
     def slopes(self, latencies: Sequence[float]) -> list[float]:
-        return [float(found > target) for found, target in zip(latencies, self.targets, strict=True)]
+        return [float(latency > target) for latency, target in zip(latencies, self.targets, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,28 @@ class GeometricMean:
 
     def slopes(self, latencies: Sequence[float]) -> list[float]:
         mean = self.value(latencies)
-        return [mean / (len(latencies) * found) if found > 0 else 0.0 for found in latencies]
+        return [mean / (len(latencies) * latency) if latency > 0 else 0.0 for latency in latencies]
 
 
-def check_goal(goal: Goal | None, models: int) -> None:
-    """Raises UserError for a goal of another number of models."""
-    match goal:
+NAMED: Mapping[str, Objective] = {"latency": TotalLatency(), "speedup": GeometricMean()}
+"""The objectives by name, for `sd.tune(objective=)` and `--objective`."""
+
+
+def objective_for(given: Objective | str | None, models: int) -> Objective:
+    """Returns the objective that an option names; None names the total latency.
+
+    Raises UserError for an unknown name, and for an objective of another number of models.
+    """
+    if isinstance(given, str):
+        if given not in NAMED:
+            raise UserError(
+                f"objective={given!r} is unknown; give {', '.join(NAMED)}, or an object such as LatencyTargets"
+            )
+        return NAMED[given]
+    match given:
         case LatencyTargets(targets) if len(targets) != models:
             raise UserError(f"latency targets given: {len(targets)}, models: {models}; give one for each")
         case WeightedLatency(weights) if len(weights) != models:
             raise UserError(f"weights given: {len(weights)}, models or sizes: {models}; give one for each")
         case _:
-            pass
+            return given or TotalLatency()
