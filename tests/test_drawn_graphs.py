@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.graph.elementwise import ELEMENTWISE
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import Axis, Cast, Dtype, Expr, walk
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
+from stormdrop.operators.pointwise import POINTWISE
 from tests.support.drawn_graphs import draw, index_ranges
 from tests.support.exactness import is_judged
 from tests.support.trials import GRAPHS, Trial
@@ -45,7 +45,7 @@ def test_operators_of_every_kind_are_drawn_and_put_together() -> None:
     reduced = {"ReduceSum", "ReduceMax", "MatMul", "Einsum", "Conv", "MaxPool", "SumPool", "Softmax"}
     missing = (read | moved | reduced | {"Cast", "Where", "Less", "Mod"}) - words
     assert not missing
-    assert len(words & set(ELEMENTWISE)) > 25
+    assert len(words & {operator.name for operator in POINTWISE}) > 25
     assert together > len(DRAWS) // 3
 
 

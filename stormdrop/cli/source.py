@@ -181,9 +181,8 @@ class Source:
         from stormdrop.frontend.mixed import MixedGraph
         from stormdrop.frontend.node_reader import NeedsConstant
         from stormdrop.frontend.parsed import parsed
-        from stormdrop.graph.graph import shown
-        from stormdrop.zoo import names
-        from stormdrop.zoo.catalogue import describe
+        from stormdrop.operators.node import shown
+        from stormdrop.zoo import describe, names
 
         if self.is_compiled:
             raise click.UsageError(f"{clean(self.model)} is compiled already: this needs the model it was made of")

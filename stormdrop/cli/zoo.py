@@ -33,8 +33,7 @@ Examples:
 @options.as_json
 def ls(as_json: bool) -> None:
     """List the networks: parameters, operations of one inference (a multiply-add is two), inputs."""
-    from stormdrop.zoo import flops, names, parameters
-    from stormdrop.zoo.catalogue import describe
+    from stormdrop.zoo import describe, flops, names, parameters
 
     rows = [(n, parameters(n), flops(n) / 1e9, {i.name: (1, *i.sizes) for i in describe(n).inputs}) for n in names()]
     # BERT's three inputs have one shape.
@@ -66,8 +65,7 @@ def build(
 ) -> None:
     """Write a network as an ONNX file; an existing file is replaced once the new file is complete."""
     from stormdrop.base.files import replacing
-    from stormdrop.zoo import DEFAULT_OPSET, build, parameters
-    from stormdrop.zoo.catalogue import describe
+    from stormdrop.zoo import DEFAULT_OPSET, build, describe, parameters
 
     opset = DEFAULT_OPSET if opset is None else opset
     lead = None if symbolic_batch else batch

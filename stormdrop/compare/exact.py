@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.compare.oracle import Agreement, agreement, is_whole
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.dtypes import NUMPY, Dtype
+from stormdrop.operators.node import Value
 
 Array = NDArray[Any]
 Conclusion = Literal["right", "peer less exact", "ill-conditioned", "wrong"]

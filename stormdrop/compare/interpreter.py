@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.base.errors import UserError
-from stormdrop.graph.express import VIEWS, task_of
-from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
+from stormdrop.operators.node import Node, OperatorKind, Value, task_of
 
 Array = NDArray[Any]
 Precision = Literal["f64"] | None
@@ -50,7 +50,7 @@ def interpret(
     kept = set(graph.outputs)
     for k, node in enumerate(graph.nodes):
         arrays = {v: values[v] for v in node.inputs}
-        if node.op in VIEWS:
+        if node.operator.kind is OperatorKind.VIEW:
             values[node.output] = arrays[node.inputs[0]].reshape(node.output.shape)
         else:
             task = _task(node)

@@ -28,7 +28,6 @@ from stormdrop.compiler.stored import StoredSchedules, proved_again
 from stormdrop.device.arrays import give_back
 from stormdrop.device.artifact import SLACK_BYTES, Artifact, Group
 from stormdrop.device.host_device import HostDevice
-from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition, TaskCall
 from stormdrop.graph.storage import Storage, StorageBuffer, StoragePlace, storage
 from stormdrop.ir.expr import ITEMSIZE
@@ -39,6 +38,7 @@ from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
 from stormdrop.model.shared_weights import pack
+from stormdrop.operators.node import Value
 from stormdrop.space.rule_names import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines

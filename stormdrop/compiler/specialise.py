@@ -49,7 +49,7 @@ from stormdrop.frontend.open_dimensions import (
 )
 from stormdrop.frontend.parsed import ParsedModel, parsed
 from stormdrop.frontend.tensors import read_file
-from stormdrop.graph.graph import Array, Graph
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.padding import PaddedGraph, padded
 from stormdrop.graph.partition import TaskCall
 from stormdrop.ir.padding import Padding
@@ -61,6 +61,7 @@ from stormdrop.model.model import Model
 from stormdrop.model.open_model import OpenModel, PaddedModel, Shapes, Specialised
 from stormdrop.model.shared_weights import SharedWeights
 from stormdrop.model.sizes import KeyLocks
+from stormdrop.operators.node import Array
 from stormdrop.target.structures import Scope
 
 OWN_SHARE = 0.25

@@ -15,8 +15,8 @@ import numpy as np
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS
+from stormdrop.operators.node import Value
 
 FARTHEST = 2.0**30
 """The limit to which positions are clamped: indices fit 64 bits."""

@@ -17,9 +17,9 @@ from stormdrop.base import arguments
 from stormdrop.base.errors import UserError
 from stormdrop.frontend.node_reader import NodeReader, qualified
 from stormdrop.frontend.pointwise import Importer, Results
-from stormdrop.graph.formula import formula_attributes, operator_of
-from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.tensor import Task, Tensor, tensor
+from stormdrop.operators.formula import formula
+from stormdrop.operators.node import Value, shown
 
 Formula = Callable[..., Tensor | Sequence[Tensor]]
 
@@ -61,15 +61,15 @@ def imported(references: Iterable[str]) -> tuple[CustomOperator, ...]:
 
 def importers_of(operators: Iterable[CustomOperator]) -> Mapping[tuple[str, str], Importer]:
     """Returns importers by domain and name. Raises UserError if two operators share both."""
-    found: dict[tuple[str, str], Importer] = {}
+    importers: dict[tuple[str, str], Importer] = {}
     for operator in operators:
         if not isinstance(operator, CustomOperator):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UserError(f"operators= takes sd.CustomOperator values, not {type(operator).__name__}")
         key = "" if operator.domain == "ai.onnx" else operator.domain, operator.name
-        if key in found:
+        if key in importers:
             raise UserError(f"the operator {qualified(*key)} is defined twice")
-        found[key] = _importer(operator)
-    return found
+        importers[key] = _importer(operator)
+    return importers
 
 
 def _importer(operator: CustomOperator) -> Importer:
@@ -89,12 +89,12 @@ def _called(
     n: NodeReader, operator: CustomOperator, given: Sequence[Tensor | None], attributes: Mapping[str, Any]
 ) -> list[Tensor]:
     try:
-        found = operator.formula(*given, **attributes)
+        result = operator.formula(*given, **attributes)
     except UserError as error:
         raise n.fail(f"its formula: {error}") from error
     except TypeError as error:  # most often an input or attribute that the formula has no parameter for
         raise n.fail(f"its formula does not take {len(given)} inputs and {sorted(attributes)}: {error}") from error
-    outputs = [found] if isinstance(found, Tensor) else list(found)
+    outputs = [result] if isinstance(result, Tensor) else list(result)
     for y in outputs:
         if not isinstance(y, Tensor) or y.compute is None:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise n.fail(f"its formula must return tensors made by sd.compute, got {y!r:.60}")
@@ -109,4 +109,5 @@ def _emitted(n: NodeReader, operator: CustomOperator, result: Tensor) -> Value:
     if unknown:
         raise n.fail(f"its formula reads {unknown[0]}, which is none of its inputs")
     inputs = [by_name[t.name] for t in task.inputs]
-    return n.build.emit(operator_of(task), *inputs, **formula_attributes(task, shown(operator.name)))
+    record, attributes = formula(task, shown(operator.name))
+    return n.build.emit(record, *inputs, **attributes)

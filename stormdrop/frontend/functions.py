@@ -8,12 +8,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from stormdrop.base.errors import UserError
-from stormdrop.frontend.bindings import Binding, ValueSequence
-from stormdrop.frontend.nodes import nested
+from stormdrop.frontend.node_reader import Binding, ValueSequence
+from stormdrop.frontend.parsed import nested
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
+from stormdrop.frontend.schema import schema
 from stormdrop.graph.builder import MOST_NODES
-from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import Dtype
+from stormdrop.operators.node import Value, shown
 
 Name = tuple[str, str]
 """An operator: its domain, and its name there."""
@@ -62,32 +63,27 @@ def _sizes(calls: Mapping[Name, Counter[Name]]) -> dict[Name, int]:
 
 def schema_of(node: Any, versions: Mapping[str, int]) -> Any:
     """Returns ONNX's schema of a composite operator; None if it has no body or is unknown."""
-    from onnx import defs
-
     domain = "" if node.domain == "ai.onnx" else node.domain
-    try:
-        schema: Any = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
-    except Exception:  # SchemaError, which is no public class
-        return None
-    return schema if schema.has_function or schema.has_context_dependent_function else None
+    composite = schema(node.op_type, versions.get(domain, 1), domain)
+    return composite if composite and (composite.has_function or composite.has_context_dependent_function) else None
 
 
 def body_of(node: Any, versions: Mapping[str, int], inputs: Sequence[Binding | None]) -> Any:
     """Returns the body for inputs of these types, a FunctionProto; None if it has no body."""
     from onnx import FunctionProto
 
-    schema = schema_of(node, versions)
-    if schema is None:
+    composite = schema_of(node, versions)
+    if composite is None:
         return None
-    if schema.has_function:
-        return schema.function_body
+    if composite.has_function:
+        return composite.function_body
     body = FunctionProto()
     given = [_type_of(v).SerializeToString() for v in inputs]
-    fits = [v for v in schema.context_dependent_function_opset_versions if v <= versions.get("", 1)]
+    fits = [v for v in composite.context_dependent_function_opset_versions if v <= versions.get("", 1)]
     if not fits:
         return None
     try:
-        raw = schema.get_context_dependent_function_with_opset_version(max(fits), node.SerializeToString(), given)
+        raw = composite.get_context_dependent_function_with_opset_version(max(fits), node.SerializeToString(), given)
     except Exception as error:  # bare RuntimeErrors of the builder, which checks little beforehand
         raise UserError(f"ONNX gives no body for it: {shown(str(error))}") from error
     body.ParseFromString(raw)
@@ -107,12 +103,12 @@ def _type_of(binding: Binding | None) -> Any:
             return TypeProto()
 
 
-def bound_nodes(body: Any, schema: Any, node: Any, inner: Mapping[str, Binding], label: str) -> list[Any]:
+def bound_nodes(body: Any, composite: Any, node: Any, inner: Mapping[str, Binding], label: str) -> list[Any]:
     """Returns the body's nodes with the caller's attributes, without absent inputs; `label` names them in messages."""
     from onnx import NodeProto
 
     given = {a.name: a for a in node.attribute}
-    for default in (*body.attribute_proto, *(a.default_value for a in schema.attributes.values())):
+    for default in (*body.attribute_proto, *(a.default_value for a in composite.attributes.values())):
         if default.type:
             given.setdefault(default.name, default)
     absent = {formal for formal in body.input if formal not in inner}

@@ -11,7 +11,7 @@ from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import along_axis
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 MOST_ORDERED = 1 << 16
 

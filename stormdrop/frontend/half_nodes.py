@@ -2,23 +2,22 @@
 
     y: f16 = Relu(x: f16)   ->   Cast(Relu(Cast(x, f32)), f16, storage=1)
 
-`storage` marks a rounding that is no node of the file: `graph.half_values` may omit it.
+`storage` marks a rounding that is no node of the file: `graph.widening` may omit it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stormdrop.frontend.bindings import Binding
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.optionals import OPTIONALS
+from stormdrop.frontend.node_reader import Binding
 from stormdrop.frontend.schema import Form
 from stormdrop.frontend.sequences import SEQUENCES
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.ir.dtypes import HALVES, Dtype
+from stormdrop.operators.node import Value
 
-MOVES = frozenset({*MOVEMENT, *SEQUENCES, *OPTIONALS}) | {
+MOVES = frozenset({*MOVEMENT, *SEQUENCES}) | {
     "Identity",
     "BitCast",
     "Cast",

@@ -40,11 +40,11 @@ def located(
         if prefix and (node is None or is_of_operator or "node " not in message):
             message = f"{prefix}: {message}"
         if is_of_operator:
-            found: ModelError = UnsupportedOperator(message, [operator])
+            placed: ModelError = UnsupportedOperator(message, [operator])
         else:
-            found = error if isinstance(error, ModelError) else ModelError(message)
-        found.args = (message,)
-        found.file, found.node = found.file or file, found.node or node
-        if found is error:
+            placed = error if isinstance(error, ModelError) else ModelError(message)
+        placed.args = (message,)
+        placed.file, placed.node = placed.file or file, placed.node or node
+        if placed is error:
             raise
-        raise found from error
+        raise placed from error

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from stormdrop.base.errors import Unsupported, UserError
-from stormdrop.frontend.bindings import Binding, tensor_of, tensors_of
-from stormdrop.frontend.node_reader import NeedsConstant
+from stormdrop.frontend.node_reader import Binding, NeedsConstant, tensor_of, tensors_of
 from stormdrop.frontend.recurrent import element
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 MOST_STEPS = 1024
 Body = Callable[[Any, Mapping[str, Binding]], list[Binding]]
@@ -58,14 +57,14 @@ def unroll_scan(node: Any, inputs: Sequence[Binding | None], b: GraphBuilder, ru
         given = dict[str, Binding](zip((i.name for i in body.input), [*states, *slices]))
         results = tensors_of(run(body, given), "an output of its body")
         states = results[: len(states)]
-        for found, v in zip(collected, results[len(states) :]):
-            found.append(v)
+        for parts, v in zip(collected, results[len(states) :]):
+            parts.append(v)
     whole: list[Value] = []
-    for found, along, back in zip(collected, stacking, turned):
-        rank = found[0].rank + 1
+    for parts, along, back in zip(collected, stacking, turned):
+        rank = parts[0].rank + 1
         if not -rank <= along < rank:
             raise UserError(f"its outputs cannot be stacked along dimension {along}")
-        whole.append(_stacked(b, found[::-1] if back else found, along % rank))
+        whole.append(_stacked(b, parts[::-1] if back else parts, along % rank))
     return [*states, *whole]
 
 
@@ -86,12 +85,12 @@ def unroll_loop(node: Any, inputs: Sequence[Binding | None], b: GraphBuilder, ru
         values: list[Binding] = [b.constant(np.int64(step)), condition, *states]
         results = run(body, dict(zip((i.name for i in body.input), values)))
         condition, states = tensor_of(results[0], "its condition"), results[1 : 1 + len(states)]
-        for found, v in zip(collected, tensors_of(results[1 + len(states) :], "a scanned output")):
-            found.append(v)
+        for parts, v in zip(collected, tensors_of(results[1 + len(states) :], "a scanned output")):
+            parts.append(v)
         step += 1
-    if any(not found for found in collected):
+    if any(not parts for parts in collected):
         raise Unsupported("a loop that never runs has outputs of unknown shape")
-    return [*states, *(_stacked(b, found, 0) for found in collected)]
+    return [*states, *(_stacked(b, parts, 0) for parts in collected)]
 
 
 def known_number(b: GraphBuilder, value: Value, what: str) -> Any:

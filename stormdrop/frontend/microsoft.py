@@ -16,7 +16,7 @@ from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.frontend.reductions import REDUCTIONS, inverse_root_square, last_axes, product, row_statistics, scaled
 from stormdrop.frontend.windows import WINDOWS
-from stormdrop.graph.graph import Attribute, Value, shown
+from stormdrop.operators.node import Attribute, Value, shown
 
 _ACTIVATIONS: dict[str, tuple[tuple[str, float], ...]] = {
     "Relu": (),

@@ -18,7 +18,7 @@ import numpy as np
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 
 def _heads(b: GraphBuilder, x: Value, heads: int) -> Value:

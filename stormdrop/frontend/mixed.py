@@ -21,15 +21,14 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError
-from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.functions import CODES
-from stormdrop.frontend.node_reader import NeedsConstant, qualified
-from stormdrop.frontend.nodes import label_of, ordered, read_names
+from stormdrop.frontend.node_reader import Binding, NeedsConstant, qualified, tensor_of
 from stormdrop.frontend.onnx import ModelImport, imported
-from stormdrop.frontend.parsed import ParsedModel
+from stormdrop.frontend.parsed import ParsedModel, label_of, ordered, read_names
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
-from stormdrop.graph.graph import Array, Graph, Node, Value, shown
+from stormdrop.graph.graph import Graph
+from stormdrop.operators.node import Array, Node, Value, shown
 
 LEAST_IR = 4
 """The first version of the format in which constants need not also be inputs."""
@@ -254,8 +253,8 @@ class _MixedImport(ModelImport):
             try:
                 return self.runtime.output_types(self._sub_model([node], outputs, env, is_open=True)), True
             except UserError:
-                told = f"{why} (node {shown(label_of(node))}); and {error}"
-                raise UnsupportedOperator(told, [qualified(node.domain, node.op_type)]) from error
+                message = f"{why} (node {shown(label_of(node))}); and {error}"
+                raise UnsupportedOperator(message, [qualified(node.domain, node.op_type)]) from error
 
     def _key(self, name: str, env: Mapping[str, Binding]) -> str:
         return self.opaque[name].key if name in self.opaque else tensor_of(env[name], shown(name)).name

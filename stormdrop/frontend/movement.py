@@ -11,9 +11,9 @@ import numpy as np
 
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results, element_type
-from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
 from stormdrop.operators.broadcast import broadcast_shape
+from stormdrop.operators.node import Value
 
 
 def _reshape(n: NodeReader) -> Value:

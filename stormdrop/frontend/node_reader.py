@@ -1,4 +1,8 @@
-"""One node of the file as its importer sees it: values, checked attributes, known constants."""
+"""One node of the file as its importer sees it: bindings, checked attributes, known constants.
+
+A name of a file is bound to a value of the graph, a sequence or an empty optional value; graphs have values alone.
+Sequences are lists of values, written out like loops: their length is known when the model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,44 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.base.errors import ModelError, UnsupportedOperator, UserError
-from stormdrop.frontend.bindings import Binding, ValueSequence
+from stormdrop.base.errors import ModelError, Unsupported, UnsupportedOperator, UserError
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Array, AttributeReader, Value, shown
+from stormdrop.ir.dtypes import Dtype
+from stormdrop.operators.node import Array, AttributeReader, Value, shown
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSequence:
+    """A sequence of tensors with one element type and shapes of their own."""
+
+    elements: tuple[Value, ...]
+    dtype: Dtype
+
+    def __str__(self) -> str:
+        return f"a sequence of {len(self.elements)} {self.dtype} tensors"
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyOptional:
+    """An optional value without an element."""
+
+    def __str__(self) -> str:
+        return "an optional value without an element"
+
+
+Binding = Value | ValueSequence | EmptyOptional
+"""Names of a file to bindings: the environment of its nodes."""
+
+
+def tensor_of(binding: Binding, what: str) -> Value:
+    """Returns a binding as a tensor. Raises Unsupported for sequences and empty optional values."""
+    if isinstance(binding, Value):
+        return binding
+    raise Unsupported(f"{what} is {binding}, which is not supported here; only tensors are")
+
+
+def tensors_of(bindings: Sequence[Binding], what: str) -> list[Value]:
+    return [tensor_of(v, what) for v in bindings]
 
 
 def qualified(domain: str, op: str) -> str:
@@ -133,10 +171,10 @@ class NodeReader(AttributeReader):
         return value % rank
 
     def dims(self, values: Sequence[int], rank: int) -> list[int]:
-        found = [self.dim(v, rank) for v in values]
-        if len(set(found)) != len(found):
+        dims = [self.dim(v, rank) for v in values]
+        if len(set(dims)) != len(dims):
             raise self.fail(f"dimensions {list(values)} come twice")
-        return found
+        return dims
 
     def axis(self, default: int, rank: int) -> int:
         return self.dim(self.integer("axis", default), rank)

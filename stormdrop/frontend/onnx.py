@@ -22,28 +22,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
-from stormdrop.frontend.bindings import Binding, tensor_of
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.half_nodes import MOVES, narrowed, result_types, widened
-from stormdrop.frontend.learned import LEARNED
+from stormdrop.frontend.learned import LEARNED, NGRAMS
 from stormdrop.frontend.located import located, with_remedies
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
-from stormdrop.frontend.matrices import MATRICES
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.ngrams import NGRAMS
-from stormdrop.frontend.node_reader import NodeReader, qualified
-from stormdrop.frontend.nodes import check_names, label_of, ordered
+from stormdrop.frontend.node_reader import Binding, NodeReader, qualified, tensor_of
 from stormdrop.frontend.open_dimensions import declared_dimensions
-from stormdrop.frontend.optionals import OPTIONALS
-from stormdrop.frontend.parsed import ParsedModel, is_standard, parsed, version_of
+from stormdrop.frontend.parsed import ParsedModel, check_names, is_standard, label_of, ordered, parsed, version_of
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
-from stormdrop.frontend.regions import REGIONS
 from stormdrop.frontend.resize import RESIZE
 from stormdrop.frontend.schema import check, form_of
 from stormdrop.frontend.sequences import SEQUENCES
@@ -51,10 +45,11 @@ from stormdrop.frontend.signal import SIGNAL
 from stormdrop.frontend.tensors import array_of
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
-from stormdrop.graph.graph import Array, Graph, Value, shown
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.conversion import converted
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.shape import dimensions_text
+from stormdrop.operators.node import Array, Value, shown
 
 MOST_NESTED = 32
 T = TypeVar("T")
@@ -67,11 +62,8 @@ IMPORTERS: dict[str, Importer] = {
     **WINDOWS,
     **RESIZE,
     **RECURRENT,
-    **REGIONS,
     **SIGNAL,
-    **MATRICES,
     **NGRAMS,
-    **OPTIONALS,
     **SEQUENCES,
     **UNDER_THE_STANDARD_NAME,
     **QUANTIZED,
@@ -137,15 +129,15 @@ def _by_name(given: Any, option: str, convert: Callable[[Any], Any], wanted: str
     """Returns the user's values by input name, each converted. Raises UserError if a value is not `wanted`."""
     if given is not None and not isinstance(given, Mapping):
         raise UserError(f"{option}= takes {wanted}s by name, not {type(given).__name__}")
-    found: dict[str, Any] = {}
+    converted_by_name: dict[str, Any] = {}
     for name, value in (given or {}).items():
         if not isinstance(name, str):
             raise UserError(f"{option}= takes {wanted}s by name, and {shown(str(name))} is no name")
         try:
-            found[name] = convert(value)
+            converted_by_name[name] = convert(value)
         except (TypeError, ValueError) as error:
             raise UserError(f"{option}= gives no {wanted} for {shown(str(name))}: {shown(str(error))}") from error
-    return found
+    return converted_by_name
 
 
 def _tensor_type(type: Any) -> Any:

@@ -19,9 +19,9 @@ from stormdrop.base.errors import UserError
 from stormdrop.frontend.parsed import ParsedModel
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.frontend.tensors import EXTERNAL, array_of
-from stormdrop.graph.graph import Array, shown
 from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ir.shape import anonymous, dimensions_text
+from stormdrop.operators.node import Array, shown
 
 Dimension = int | str
 """A number, or the name of an open dimension."""

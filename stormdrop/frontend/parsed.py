@@ -1,16 +1,115 @@
-"""ONNX files: their bytes parsed, and the version of operators that they use."""
+"""ONNX files: their bytes parsed, the version of operators that they use, and their nodes in a valid order."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stormdrop.base.errors import UserError
 from stormdrop.frontend.located import located
-from stormdrop.frontend.nodes import nested
 from stormdrop.frontend.schema import NEWEST, OLDEST, is_unchanged
 from stormdrop.frontend.tensors import read_file
+from stormdrop.operators.node import shown
+
+
+def subgraphs(node: Any) -> list[Any]:
+    """Returns the branches and loop bodies that a node holds."""
+    return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
+
+
+def nested(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yields the nodes and the nodes of their subgraphs, at any depth, without recursion."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += [inner for g in subgraphs(node) for inner in g.node]
+
+
+def label_of(node: Any) -> str:
+    return node.name or next((o for o in node.output if o), node.op_type)
+
+
+def ordered(nodes: Sequence[Any], env: Collection[str]) -> list[Any]:
+    """Returns the nodes with producers first, in linear time.
+
+    Raises UserError for cycles and for values without a producer.
+    """
+    producers: dict[str, int] = {}
+    for k, node in enumerate(nodes):
+        for o in node.output:
+            if o in producers and o:
+                first, second = label_of(nodes[producers[o]]), label_of(node)
+                raise UserError(f"nodes {shown(first)} and {shown(second)} both compute {shown(o)}")
+            producers[o] = k
+    waiting: dict[int, list[int]] = {}
+    missing = [0] * len(nodes)
+    for k, node in enumerate(nodes):
+        needed: set[int] = set()
+        for name in read_names(node):
+            if name in env:
+                continue
+            if name not in producers:
+                raise UserError(f"node {shown(label_of(node))} reads {shown(name)}, which nothing computes")
+            needed.add(producers[name])
+        missing[k] = len(needed)
+        for p in needed:
+            waiting.setdefault(p, []).append(k)
+    ready = [k for k in range(len(nodes) - 1, -1, -1) if not missing[k]]
+    order: list[Any] = []
+    while ready:
+        k = ready.pop()
+        order.append(nodes[k])
+        for reader in reversed(waiting.get(k, ())):
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+    if len(order) != len(nodes):
+        stuck = next(node for k, node in enumerate(nodes) if missing[k])
+        raise UserError(f"the graph has a cycle through node {shown(label_of(stuck))}")
+    return order
+
+
+def read_names(node: Any) -> Iterable[str]:
+    """Yields every outer name that a node reads, including the names that its branches read."""
+    yield from (i for i in node.input if i)
+    stack: list[tuple[Any, frozenset[str]]] = [(g, frozenset()) for g in subgraphs(node)]
+    while stack:
+        g, around = stack.pop()
+        own = around.union((v.name for v in (*g.input, *g.initializer)), (o for inner in g.node for o in inner.output))
+        for inner in g.node:
+            yield from (i for i in inner.input if i and i not in own)
+            stack += [(inside, own) for inside in subgraphs(inner)]
+        yield from (o.name for o in g.output if o.name not in own)
+
+
+def check_names(model: Any) -> None:
+    """Raises UserError for the first name that is not UTF-8: protocol buffers return such names as bytes."""
+    for text in _texts(model):
+        if not isinstance(text, str):
+            name = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+            raise UserError(f"the name {shown(name)} is no UTF-8; write the model again with names that are")
+
+
+def _texts(model: Any) -> Iterator[object]:
+    yield from (o.domain for o in model.opset_import)
+    for f in model.functions:
+        yield from (f.name, f.domain, *f.input, *f.output, *f.attribute)
+    yield from _graph_texts(model.graph)
+    for n in nested([*model.graph.node, *(n for f in model.functions for n in f.node)]):
+        yield from (n.name, n.op_type, n.domain, *n.input, *n.output)
+        for a in n.attribute:
+            yield from (a.name, a.ref_attr_name)
+        for g in subgraphs(n):
+            yield from _graph_texts(g)
+
+
+def _graph_texts(g: Any) -> Iterator[object]:
+    yield from (g.name, *(t.name for t in g.initializer))
+    for v in (*g.input, *g.output):
+        yield from (v.name, *(d.dim_param for d in v.type.tensor_type.shape.dim))
 
 
 @dataclass(frozen=True, slots=True)

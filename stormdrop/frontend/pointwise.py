@@ -8,12 +8,10 @@ from functools import reduce
 import numpy as np
 
 from stormdrop.base.errors import Unsupported
-from stormdrop.frontend.bindings import Binding
-from stormdrop.frontend.node_reader import NodeReader
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Attribute, Value, shown
+from stormdrop.frontend.node_reader import Binding, NodeReader
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
 from stormdrop.ir.power import fits_f32
+from stormdrop.operators.node import Attribute, Value, shown
 
 Results = Binding | Sequence[Binding | None]
 Importer = Callable[[NodeReader], Results]
@@ -34,8 +32,6 @@ ELEMENT_TYPES: dict[int, Dtype] = {
     9: "bool",
 }
 """The element types by their numbers in ONNX's TensorProto.DataType."""
-NOT_IN_ONNX = frozenset({"Copy", "PowConst", "Rsqrt", "Quantize", "Requantize", "Dequantize", "PointwiseFormula"})
-"""Elementwise operators of graphs that ONNX lacks."""
 
 
 def element_type(code: int, what: str) -> Dtype:
@@ -164,8 +160,14 @@ def _bit_not(n: NodeReader) -> Value:
     return n.build.emit("Sub", n.build.emit("Neg", x), n.build.number(1, x))
 
 
+_SAME = """
+    Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceil Cos Cosh Div Equal Erf Exp Floor
+    Greater GreaterOrEqual IsNaN Less LessOrEqual Log Mish Mul Neg Not Or PRelu Reciprocal Relu Round Sigmoid Sign Sin
+    Sinh Softplus Softsign Sqrt Sub Tan Tanh Where Xor
+"""
+"""The operators of ONNX that are operators of the graph as they are, without attributes."""
 POINTWISE: dict[str, Importer] = {
-    **{op: _with(op) for op in ELEMENTWISE if op not in NOT_IN_ONNX},
+    **{op: _with(op) for op in _SAME.split()},
     "LeakyRelu": _with("LeakyRelu", alpha=0.01),
     "Elu": _with("Elu", alpha=1.0),
     "Selu": _with("Elu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),

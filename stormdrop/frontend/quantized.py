@@ -16,8 +16,8 @@ from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.reductions import REDUCTIONS, per_channel
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.ir.dtypes import Dtype
+from stormdrop.operators.node import Value
 
 FLOAT_IMPORTERS: dict[str, Importer] = {**POINTWISE, **MOVEMENT, **REDUCTIONS, **WINDOWS}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, Results
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 MOST_STEPS = 1024
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}

@@ -12,8 +12,8 @@ from stormdrop.frontend.crops import cropped
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer
-from stormdrop.graph.graph import Value, shown
 from stormdrop.ir.expr import FLOATS
+from stormdrop.operators.node import Value, shown
 
 Floats = NDArray[np.float64]
 

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 from stormdrop.base.errors import UserError
-from stormdrop.frontend.bindings import Binding, EmptyOptional, ValueSequence
-from stormdrop.graph.graph import Value, shown
+from stormdrop.frontend.node_reader import Binding, EmptyOptional, ValueSequence
 from stormdrop.ir.dtypes import ITEMSIZE, SIGNED, UNSIGNED, Dtype
+from stormdrop.operators.node import Value, shown
 
 TYPES: dict[Dtype, str] = {
     "f32": "tensor(float)",
@@ -77,17 +77,17 @@ def form_of(op: str, version: int) -> Form | None:
 
     An operator that is newer than `version` has its newest form; a removed operator has its last form.
     """
-    newest = _schema(op, NEWEST)
+    newest = schema(op, NEWEST)
     if newest is None:
         return None
-    schema = _schema(op, version) or newest
-    if schema.deprecated:
-        schema = _schema(op, schema.since_version - 1) or schema
+    declared = schema(op, version) or newest
+    if declared.deprecated:
+        declared = schema(op, declared.since_version - 1) or declared
     wider = {i.name: set(i.types) for i in newest.inputs}  # types that only a later version accepts do no harm
-    constraints = {c.type_param_str for c in schema.type_constraints}
+    constraints = {c.type_param_str for c in declared.type_constraints}
     formals: list[Formal] = []
     last: Formal | None = None
-    for i in schema.inputs:
+    for i in declared.inputs:
         types = set(i.types) | wider.get(i.name, set())
         group = i.type_str if i.type_str in constraints and i.is_homogeneous else None
         dtypes: frozenset[Dtype] = frozenset(d for d, t in TYPES.items() if t in types)
@@ -97,24 +97,25 @@ def form_of(op: str, version: int) -> Form | None:
             last = formal
         else:
             formals.append(formal)
-    kinds = {name: int(a.type.value) for name, a in schema.attributes.items()}
-    required = tuple(name for name, a in schema.attributes.items() if a.required)
-    results = tuple(str(o.type_str) for o in schema.outputs)
-    return Form(tuple(formals), last, int(schema.min_input), int(schema.max_output), kinds, required, results)
+    kinds = {name: int(a.type.value) for name, a in declared.attributes.items()}
+    required = tuple(name for name, a in declared.attributes.items() if a.required)
+    results = tuple(str(o.type_str) for o in declared.outputs)
+    return Form(tuple(formals), last, int(declared.min_input), int(declared.max_output), kinds, required, results)
 
 
-def _schema(op: str, version: int) -> Any:
+def schema(op: str, version: int, domain: str = "") -> Any:
+    """Returns ONNX's schema of an operator in a version of its domain; None if ONNX does not define the operator."""
     from onnx import defs
 
     try:
-        return defs.get_schema(op, version, "")
+        return defs.get_schema(op, version, domain)
     except Exception:  # SchemaError, which is no public class
         return None
 
 
 def is_unchanged(op: str, version: int) -> bool:
     """Returns whether an operator of an old version is unchanged in the oldest supported version."""
-    then, now = _schema(op, version), _schema(op, OLDEST)
+    then, now = schema(op, version), schema(op, OLDEST)
     return then is not None and now is not None and then.since_version == now.since_version
 
 

@@ -1,14 +1,16 @@
-"""ONNX's operators of sequences. Lengths and positions must be constants: no sequence reaches the graph."""
+"""ONNX's operators of sequences and optional values, none of which reach the graph.
+
+Lengths, positions, and whether an optional value has an element, are constants when a model is loaded.
+"""
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from stormdrop.frontend.bindings import ValueSequence
-from stormdrop.frontend.node_reader import NodeReader
+from stormdrop.frontend.node_reader import Binding, EmptyOptional, NodeReader, ValueSequence
 from stormdrop.frontend.pointwise import Importer, element_type
 from stormdrop.graph.builder import MOST_NODES
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 
 def _construct(n: NodeReader) -> ValueSequence:
@@ -97,6 +99,21 @@ def _length(n: NodeReader) -> Value:
     return n.build.constant(len(n.sequence(0).elements), "i64")
 
 
+def _optional(n: NodeReader) -> Binding:
+    return n.binding(0) or EmptyOptional()
+
+
+def _element(n: NodeReader) -> Binding:
+    binding = n.binding(0)
+    if binding is None or isinstance(binding, EmptyOptional):
+        raise n.unsupported("an optional value that is not there")
+    return binding
+
+
+def _has_element(n: NodeReader) -> Value:
+    return n.build.constant(not isinstance(n.binding(0), EmptyOptional | None))
+
+
 SEQUENCES: dict[str, Importer] = {
     "SequenceConstruct": _construct,
     "SequenceEmpty": _empty,
@@ -106,4 +123,7 @@ SEQUENCES: dict[str, Importer] = {
     "SequenceInsert": _insert,
     "SequenceErase": _erase,
     "SequenceLength": _length,
+    "Optional": _optional,
+    "OptionalGetElement": _element,
+    "OptionalHasElement": _has_element,
 }

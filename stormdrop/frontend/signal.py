@@ -7,8 +7,8 @@ import numpy as np
 from stormdrop.frontend.movement import bounded
 from stormdrop.frontend.node_reader import NodeReader
 from stormdrop.frontend.pointwise import Importer, element_type
-from stormdrop.graph.graph import Array, Value
 from stormdrop.ir.expr import NUMPY
+from stormdrop.operators.node import Array, Value
 
 
 def _turns(n: NodeReader, rows: int, columns: int, length: int) -> tuple[Array, Array]:

@@ -15,8 +15,8 @@ from stormdrop.base.errors import UserError
 from stormdrop.base.files import opened
 from stormdrop.frontend.pointwise import element_type
 from stormdrop.graph.builder import MOST_DIMENSIONS, MOST_VALUE
-from stormdrop.graph.graph import Array, shown
 from stormdrop.ir.dtypes import FLOATS, HALVES, ITEMSIZE, NUMPY, Dtype
+from stormdrop.operators.node import Array, shown
 
 EXTERNAL = 1
 MOST_MODEL_BYTES = 1 << 31

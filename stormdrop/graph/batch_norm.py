@@ -23,15 +23,15 @@ from math import prod
 
 import numpy as np
 
-from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.identities import TAME
 from stormdrop.graph.sweep import uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, HALVES, NUMPY
 from stormdrop.operators.broadcast import broadcast_shape
+from stormdrop.operators.node import Array, Node, Value
+from stormdrop.operators.pointwise import ADD
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
-MOVES = frozenset({"Reshape", "Transpose"})
-"""Operators across which a uniform factor may be moved."""
 MOST_DOUBLED = 1 << 20
 """The largest weights, in bytes, that are copied to save a multiplication if they have another reader."""
 
@@ -230,7 +230,7 @@ class _Folding:
         v, channel = product.node.inputs[product.data], product.reads
         extent = v.shape[channel]
         while v.size and self.only_reader(v) is not None and (node := self.producers.get(v)) is not None:
-            if node.op in MOVES:
+            if node.operator.moves == "all":  # only a factor of all channels may cross a movement
                 v, channel = node.inputs[0], None
                 continue
             step = self._step(node, None)
@@ -339,4 +339,4 @@ class _Folding:
         self.slots[start] = (middle, end)
         self.uses[middle] = 1
         self._put(replace(node, inputs=inputs, outputs=(middle,)))
-        self._put(Node("Add", (middle, shift), (end,), name=(behind[-1] if behind else node).name))
+        self._put(Node(ADD, (middle, shift), (end,), name=(behind[-1] if behind else node).name))

@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import UserError
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value, shown
-from stormdrop.graph.shapes import infer
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.ir.conversion import DTYPES
 from stormdrop.ir.dtypes import HALVES, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.expr import identity_of
+from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer, shown
+from stormdrop.operators.table import node_of
 
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
@@ -69,15 +70,19 @@ class GraphBuilder:
         """Returns the array of a value if it is a constant, else None."""
         return self.constants.get(value)
 
-    def emit(self, op: str, *inputs: Value, **attributes: Attribute) -> Value:
-        """Returns the result of one operation: a new node, or a constant if all inputs are constants."""
-        shape, dtype = infer(op, inputs, attributes)
+    def emit(self, operator: str | Operator, /, *inputs: Value, **attributes: Attribute) -> Value:
+        """Returns the result of one operation: a new node, or a constant if all inputs are constants.
+
+        `operator` is a record, or the name of a record in `operators.table`.
+        """
+        node = node_of(operator, inputs, attributes, self.node)
+        shape, dtype = infer(node)
         value = Value(self._names.fresh(self.hint), shape, dtype)
         self._check_size(value)
         self._emitted += 1
         if self._emitted > MOST_NODES:
             raise self.fail(f"written out, the model has more than {MOST_NODES:,} nodes")
-        node = Node(op, inputs, (value,), attributes, self.node)
+        node = replace(node, outputs=(value,))
         if all(v in self.constants for v in inputs) and not _widens_weights(node):
             arrays = [self.constants[v] for v in inputs]
             array = self._fold(node, arrays) if value.size else np.zeros(shape, NUMPY[dtype])
@@ -98,7 +103,7 @@ class GraphBuilder:
 
     def rename(self, value: Value, name: str, since: int) -> Value:
         """Renames the result of one of the nodes emitted after position `since`, if the new name is free."""
-        if value.name == name or name in self._names.taken:
+        if value.name == name or name in self._names.used:
             return value
         for k in range(len(self.nodes) - 1, since - 1, -1):
             if self.nodes[k].output == value:

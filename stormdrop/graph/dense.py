@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.layout_rules import Order, matched, weighty
+from stormdrop.operators.movement import RESHAPE
+from stormdrop.operators.node import Array, Node, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _flattening(node: Node, changes: _Changes) -> bool:
 
     perm, flat = node.integers("perm"), reshape.output
     shuffle = _shuffle(flat, image, [perm.index(d) for d in range(len(perm))])
-    region = graph.region(flat, lambda n: n.op in ELEMENTWISE, is_product) if shuffle is not None else None
+    region = graph.region(flat, lambda n: n.is_pointwise, is_product) if shuffle is not None else None
     if shuffle is None or region is None:
         return False
     elementwise, products = region
@@ -154,7 +155,7 @@ def _unflattening(node: Node, changes: _Changes) -> None:
             break
         # `main` is the operand of the flattened extent; further operands may only be broadcast along it.
         main = [u for u in producer.inputs if u not in graph.constants and u.shape[-1:] not in ((), (1,))]
-        if producer.op not in ELEMENTWISE or [u.shape[-1] for u in main] != [size]:
+        if not producer.is_pointwise or [u.shape[-1] for u in main] != [size]:
             return
         chain.append(producer)
         reader, v = producer, main[0]
@@ -162,4 +163,4 @@ def _unflattening(node: Node, changes: _Changes) -> None:
     for n in chain:
         changes.reordered(n, shuffle, size)
     changes.nodes[reshape] = []
-    changes.nodes[node] = [Node("Reshape", reshape.inputs, node.outputs, {"shape": node.output.shape}, reshape.name)]
+    changes.nodes[node] = [Node(RESHAPE, reshape.inputs, node.outputs, {"shape": node.output.shape}, reshape.name)]

@@ -12,11 +12,10 @@ import numpy as np
 
 from stormdrop.base.errors import UserError
 from stormdrop.graph.fold import MOST_BYTES
-from stormdrop.graph.graph import Graph, Node, Value, shown
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.sweep import Sweep
 from stormdrop.ir.expr import NUMPY, Scalar, identity_of
-
-SUMS = frozenset({"ReduceSum", "MatMul", "Einsum", "Conv", "ConvTranspose", "SumPool", "Fold"})
+from stormdrop.operators.node import Node, Value, shown
 
 
 def empties(graph: Graph) -> Graph:
@@ -54,6 +53,8 @@ def _joined(sweep: Sweep, node: Node) -> None:
 def _equal(sweep: Sweep, node: Node) -> Value:
     """Returns the value that equals the result of a node whose operand is empty."""
     dtype = node.output.dtype
+    if node.operator.combiner is not None:
+        return _filled(sweep, node, identity_of(node.operator.combiner, dtype))
     match node.op:
         case "ScatterElements" | "ScatterND":
             return node.inputs[0]
@@ -61,14 +62,6 @@ def _equal(sweep: Sweep, node: Node) -> Value:
             return sweep.emit("Expand", node.inputs[1:], {"shape": node.output.shape}, node)
         case "Pad":
             return _filled(sweep, node, node.constant("value", dtype))
-        case "ReduceProd":
-            return _filled(sweep, node, 1)
-        case "ReduceMax" | "MaxPool":
-            return _filled(sweep, node, identity_of("max", dtype))
-        case "ReduceMin":
-            return _filled(sweep, node, identity_of("min", dtype))
-        case op if op in SUMS:
-            return _filled(sweep, node, 0)
         case _:
             name = shown(node.name or node.output.name)
             raise UserError(f"{node.op} node {name}: there is nothing to take its result from")

@@ -13,15 +13,14 @@ work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stormdrop.graph.express import task_of
-from stormdrop.graph.graph import Array, Node
 from stormdrop.ir.expr import FLOATS, NUMPY
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
+from stormdrop.operators.node import Array, Node, task_of
 
 MOST_BYTES = 64 << 20
 """The largest folded result."""
@@ -56,7 +55,7 @@ class Folding:
 
 def _is_quick(node: Node) -> bool:
     """Returns whether NumPy's result equals the interpreter's. Casts from floats saturate; NumPy's casts do not."""
-    return node.op in NUMPY_OPS or (node.op == "Cast" and node.inputs[0].dtype not in FLOATS)
+    return node.operator.numpy is not None or (node.op == "Cast" and node.inputs[0].dtype not in FLOATS)
 
 
 def _products(node: Node) -> int:
@@ -68,8 +67,8 @@ def _products(node: Node) -> int:
 
 def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
     with np.errstate(all="ignore"):
-        if node.op in NUMPY_OPS:
-            result: Array = np.asarray(NUMPY_OPS[node.op](node, inputs))
+        if node.operator.numpy is not None:
+            result: Array = np.asarray(node.operator.numpy(node, inputs))
         elif task is None:
             result = inputs[0].astype(NUMPY[node.output.dtype])
         else:
@@ -82,42 +81,3 @@ def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
 def _steps(task: Task) -> int:
     computes = [t.compute for t in task.variants[0].stages if t.compute]
     return sum(math.prod(a.extent for a in (*c.axes, *c.reduce_axes)) for c in computes)
-
-
-def _slice(n: Node, x: Sequence[Array]) -> Array:
-    ranges = zip(n.integers("starts"), n.integers("steps"), n.integers("shape"))
-    grid = [start + step * np.arange(count) for start, step, count in ranges]
-    return x[0][np.ix_(*grid)] if grid else x[0]
-
-
-def _gather(n: Node, x: Sequence[Array]) -> Array:
-    extent = x[0].shape[n.integer("axis")]
-    indices = np.where(x[1] < 0, x[1] + extent, x[1])
-    return np.take(x[0], np.clip(indices, 0, extent - 1), axis=n.integer("axis"))
-
-
-def _matmul(n: Node, x: Sequence[Array]) -> Array:
-    a = np.swapaxes(x[0], -1, -2) if n.integer("transpose_a", 0) else x[0]
-    b = np.swapaxes(x[1], -1, -2) if n.integer("transpose_b", 0) else x[1]
-    return np.matmul(a, b)
-
-
-NUMPY_OPS: dict[str, Callable[[Node, Sequence[Array]], Array]] = {
-    "Reshape": lambda n, x: x[0].reshape(n.integers("shape")),
-    "Transpose": lambda n, x: np.transpose(x[0], n.integers("perm")),
-    "Expand": lambda n, x: np.broadcast_to(x[0], n.integers("shape")),
-    "Concat": lambda n, x: np.concatenate(x, n.integer("axis")),
-    "Tile": lambda n, x: np.tile(x[0], n.integers("times")),
-    "Slice": _slice,
-    "Gather": _gather,
-    "MatMul": _matmul,
-    "Add": lambda n, x: x[0] + x[1],
-    "Sub": lambda n, x: x[0] - x[1],
-    "Mul": lambda n, x: x[0] * x[1],
-    "Neg": lambda n, x: -x[0],
-    "Sqrt": lambda n, x: np.sqrt(x[0]),
-    "Where": lambda n, x: np.where(x[0], x[1], x[2]),
-    "Equal": lambda n, x: x[0] == x[1],
-    "Less": lambda n, x: x[0] < x[1],
-    "Greater": lambda n, x: x[0] > x[1],
-}

@@ -18,35 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.formula import POINTWISE_FORMULA
-from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS, window_of
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.widening import widens
+from stormdrop.operators.node import ANCHORS, Node, OperatorKind, Value
+from stormdrop.operators.window import window_of
 
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Einsum"})
-ANCHORS = PRODUCTS | REDUCTIONS | POOLS | NORMS
-MOVEMENT = frozenset({"Transpose", "Expand", "Slice", "Pad", "Repeat", "Tile", "Trilu", "Gather"})
-DEAR = frozenset().union(
-    (
-        "Exp",
-        "Log",
-        "Tanh",
-        "Erf",
-        "Sigmoid",
-        "Pow",
-        "PowConst",
-        "Div",
-        "Mod",
-        "Sqrt",
-        "Rsqrt",
-        "Reciprocal",
-        "Quantize",
-    ),
-    ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-    ("Softplus", "Softsign", "Mish", "Swish", "Gelu", "Elu", POINTWISE_FORMULA),
-)
-"""Elementwise operators of many instructions, which must not be recomputed for every reader."""
+CHAINED = (OperatorKind.POINTWISE, OperatorKind.MOVEMENT)
+"""The kinds of operators that a reader's kernel may compute in place."""
+FUSED = (*ANCHORS, *CHAINED)
+"""The kinds of operators with kernels that take further nodes."""
 Group = tuple[Node, ...]
 """The nodes of one kernel, in order; only the last node's output is read outside."""
 MOST_NODES = 24
@@ -89,22 +69,22 @@ class _Fusion:
         nodes = self.graph.nodes
         # The later of two anchors takes the sum they meet in: the other's result is then still in the cache.
         for node in reversed(nodes):
-            if node.op in ANCHORS:
+            if node.operator.kind in ANCHORS:
                 self._grow(node)
         for node in nodes:
             if node not in self.group_of and not is_alias(node):
                 self._grow(node)
         for node in nodes:
-            if node in self.group_of and (node.op in ANCHORS or node.op in MOVEMENT or node.op in ELEMENTWISE):
+            if node in self.group_of and (node.operator.kind in FUSED):
                 self._absorb(node)
-        found = {id(members): members for members in self.group_of.values()}
-        ordered = [sorted(members, key=self.position.__getitem__) for members in found.values()]
+        members_by_id = {id(members): members for members in self.group_of.values()}
+        ordered = [sorted(members, key=self.position.__getitem__) for members in members_by_id.values()]
         ordered.sort(key=lambda members: self.position[members[-1]])
         return [tuple(members) for members in ordered]
 
     def _grow(self, node: Node) -> None:
         members = self.group_of[node] = [node]
-        if not (node.op in ANCHORS or node.op in MOVEMENT or node.op in ELEMENTWISE):
+        if node.operator.kind not in FUSED:
             return
         tail = node
         steps: list[list[Node]] = []
@@ -130,19 +110,19 @@ class _Fusion:
     def _way(self, start: Node, end: Node) -> list[Node] | None:
         """Returns all nodes on the paths from `start` (exclusive) to `end`, or None if one cannot be fused."""
         shape = start.output.shape
-        found: dict[Node, None] = {}
+        between: dict[Node, None] = {}
         stack = [start]
         while stack:
             for reader in self.consumers.get(stack.pop().output, ()):
-                if reader in found:
+                if reader in between:
                     continue
-                fits = reader.op in ELEMENTWISE and reader.output.shape == shape and reader not in self.group_of
-                if not fits or len(found) >= MOST_NODES:
+                fits = reader.is_pointwise and reader.output.shape == shape and reader not in self.group_of
+                if not fits or len(between) >= MOST_NODES:
                     return None
-                found[reader] = None
+                between[reader] = None
                 if reader is not end:
                     stack.append(reader)
-        return list(found)
+        return list(between)
 
     def _absorb(self, node: Node) -> None:
         """Takes complete groups before this node into its own group if computing them in place is worth it."""
@@ -154,39 +134,40 @@ class _Fusion:
                 continue
             theirs = self.group_of[source]
             fits = theirs is not mine and len(mine) + len(theirs) <= MOST_NODES
-            joins = fits and all(n.op in ELEMENTWISE or n.op in MOVEMENT for n in theirs)
+            joins = fits and all(n.operator.kind in CHAINED for n in theirs)
             if joins and self._worth(node, v, theirs):
                 for n in theirs:
                     self.group_of[n] = mine
                 mine += theirs
 
     def _worth(self, node: Node, v: Value, chain: list[Node]) -> bool:
-        moves = any(n.op in MOVEMENT for n in chain)
-        cheap = not any(n.op in DEAR for n in chain)
-        match node.op:
-            case "MatMul" | "Einsum":
-                return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and v == node.inputs[0])
-            case "Conv":
+        moves = any(n.operator.kind is OperatorKind.MOVEMENT for n in chain)
+        cheap = not any(n.operator.is_costly for n in chain)
+        is_first = v == node.inputs[0]
+        match node.operator.kind, node.op:
+            case _, "MatMul" | "Einsum":
+                return (chain[0].op == "Transpose" and len(chain) == 1) or (cheap and not moves and is_first)
+            case _, "Conv":
                 sizes = (*node.integers("kernel"), *node.integers("strides"), node.integer("groups"))
                 # Operands that are converted to i16 are computed into a copy of the kernel's own, for any window.
-                return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and v == node.inputs[0]
-            case "ConvTranspose":
+                return cheap and not moves and (prod(sizes) == 1 or v.dtype == "i16") and is_first
+            case OperatorKind.PRODUCT, _:
                 return False
-            case "MaxPool" | "SumPool":
+            case OperatorKind.POOL, _:
                 w = window_of(node)
                 return not moves and (cheap or all(k <= s for k, s in zip(w.kernel, w.strides)))
-            case op if op in ELEMENTWISE:
+            case OperatorKind.POINTWISE, _:
                 return all(widens(n) for n in chain)
-            case op if op in REDUCTIONS:
+            case OperatorKind.REDUCTION, _:
                 return not moves
-            case op if op in NORMS:
+            case OperatorKind.NORM, _:
                 return cheap and not moves
-            case "Transpose" | "Slice" | "Pad" | "Trilu":
-                return v == node.inputs[0]
-            case "Gather":  # a border's test does not protect an index that data decides
-                return cheap and not moves and v == node.inputs[0]
+            case _, "Transpose" | "Slice" | "Pad" | "Trilu":
+                return is_first
+            case _, "Gather":  # a border's test does not protect an index that data decides
+                return cheap and not moves and is_first
             case _:
-                return cheap and v == node.inputs[0]
+                return cheap and is_first
 
 
 def post_dominators(graph: Graph) -> Mapping[Node, Node]:

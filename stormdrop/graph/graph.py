@@ -3,152 +3,23 @@
     g = load("model.onnx");  print(g)
     g2 = g.rewrite(lambda node: [...] or None)        # a new graph; unchanged nodes are shared
 
-A value is a name, a shape and an element type; all shapes are numbers. Every node has exactly one output and its
-attributes are plain data: axes, pads, sizes and the like are attributes, never inputs.
-
 Invariant (see `verify`): every value is an input, a constant or the output of one node that precedes its readers, and
-names are unique.
-
-Names come from files and may hold any text. They are data inside the graph; `shown` makes them fit to print.
+names are unique. Values and nodes stand in `operators.node`.
 """
 
 from __future__ import annotations
 
-import math
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
-
-from numpy.typing import NDArray
 
 from stormdrop.base.errors import UserError
-from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
+from stormdrop.ir.expr import NUMPY
+from stormdrop.operators.node import Array, Node, Value, infer, shown
 
-Array = NDArray[Any]
-Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...]
-SHOWN = 80
 MOST_REGION = 64
-
-
-def shown(name: str) -> str:
-    """Returns a name as printed: short, one line, without quotes, markup, path separators or control characters."""
-    kept = [c if c.isalnum() or c in "_.:-+@#" else _escape(c) for c in name[:SHOWN]]
-    return "".join(kept) + ("…" if len(name) > SHOWN else "")
-
-
-def _escape(c: str) -> str:
-    if c in "/ ":
-        return "|" if c == "/" else "_"
-    return c if unicodedata.category(c)[0] == "L" else f"~{ord(c):x}"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An edge of the graph: a tensor with a name, a shape and an element type."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: Dtype
-
-    def __hash__(self) -> int:
-        # Python keeps the hash of a text; names are unique in a graph, and passes look up values all the time.
-        return hash(self.name)
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * ITEMSIZE[self.dtype]
-
-    def __str__(self) -> str:
-        return f"%{shown(self.name)}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-_NONE: Mapping[str, Attribute] = MappingProxyType({})
-
-
-class AttributeReader:
-    """Attributes by their type; a node of the graph and a node of the file read theirs alike."""
-
-    __slots__ = ()
-    attributes: Mapping[str, Any]
-
-    def fail(self, message: str) -> UserError:
-        raise NotImplementedError
-
-    def typed(self, key: str, default: object, kinds: type | tuple[type, ...], what: str) -> Any:
-        value = self.attributes.get(key, default)
-        if not isinstance(value, kinds):
-            given = "missing" if value is None else shown(repr(value))
-            raise self.fail(f"attribute {key} is {given}, not {what}")
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        return int(self.typed(key, default, int, "an integer"))
-
-    def flag(self, key: str, default: int | None = None) -> bool:
-        return bool(self.integer(key, default))
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return float(self.typed(key, default, (int, float), "a number"))
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return self.typed(key, default, str, "a text")
-
-    def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        values = self.typed(key, default, (list, tuple), "a list of integers")
-        if not all(isinstance(v, int) for v in values):
-            raise self.fail(f"attribute {key} is {shown(repr(values))}, not a list of integers")
-        return tuple(values)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node(AttributeReader):
-    """One operation. `name` is that of the file's node it came from, for messages."""
-
-    op: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    attributes: Mapping[str, Attribute] = field(default_factory=lambda: _NONE)
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
-
-    @property
-    def output(self) -> Value:
-        return self.outputs[0]
-
-    def fail(self, message: str) -> UserError:
-        return UserError(f"{self}: {message}")
-
-    def constant(self, key: str, dtype: Dtype) -> bool | int | float:
-        """Returns a number that stands for an element of this type: integers keep all their bits."""
-        value = self.typed(key, None, (int, float), "a number")
-        return float(value) if dtype in FLOATS else bool(value) if dtype == "bool" else int(value)
-
-    def __str__(self) -> str:
-        given = ", ".join(f"%{shown(v.name)}" for v in self.inputs)
-        attributes = "".join(f", {k}={_attribute(v)}" for k, v in sorted(self.attributes.items()))
-        made = ", ".join(map(str, self.outputs))
-        return f"{made} = {self.op}({given}{attributes})"
-
-
-def _attribute(value: Attribute) -> str:
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, tuple):
-        return "(" + ", ".join(_attribute(v) for v in value) + ")"
-    return repr(value)
+"""The most nodes of a region that a pass may request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +59,11 @@ class Graph:
     @cached_property
     def consumers(self) -> Mapping[Value, tuple[Node, ...]]:
         """The nodes that read a value, each once, in order."""
-        found: dict[Value, dict[Node, None]] = {}
+        readers: dict[Value, dict[Node, None]] = {}
         for node in self.nodes:
             for v in node.inputs:
-                found.setdefault(v, {})[node] = None
-        return {v: tuple(nodes) for v, nodes in found.items()}
+                readers.setdefault(v, {})[node] = None
+        return {v: tuple(nodes) for v, nodes in readers.items()}
 
     def rewrite(
         self, visit: Callable[[Node], Sequence[Node] | None], constants: Mapping[Value, Array] | None = None
@@ -217,7 +88,7 @@ class Graph:
         Returns None if a node is neither inside nor an end, if an output is reached, or if there are more than
         `MOST_REGION` nodes. The limit keeps a pass that requests many regions linear.
         """
-        found: dict[Node, None] = {}
+        between: dict[Node, None] = {}
         last: dict[Node, None] = {}
         waiting = [start]
         while waiting:
@@ -227,12 +98,12 @@ class Graph:
             for node in self.consumers.get(v, ()):
                 if ends(node):
                     last[node] = None
-                elif not inside(node) or len(found) >= MOST_REGION:
+                elif not inside(node) or len(between) >= MOST_REGION:
                     return None
-                elif node not in found:
-                    found[node] = None
+                elif node not in between:
+                    between[node] = None
                     waiting.append(node.output)
-        return list(found), list(last)
+        return list(between), list(last)
 
     def pruned(self) -> Graph:
         """Returns the graph without nodes and constants that no output needs."""
@@ -273,7 +144,7 @@ class FreshNames:
         self._next: dict[str, int] = {}
 
     @cached_property
-    def taken(self) -> set[str]:
+    def used(self) -> set[str]:
         g = self._graph
         if g is None:
             return set()
@@ -282,8 +153,59 @@ class FreshNames:
     def fresh(self, wanted: str) -> str:
         """Returns `wanted` itself, or `wanted` with a number appended."""
         name = wanted = wanted or "v"
-        while name in self.taken:
+        while name in self.used:
             self._next[wanted] = self._next.get(wanted, 0) + 1
             name = f"{wanted}.{self._next[wanted]}"
-        self.taken.add(name)
+        self.used.add(name)
         return name
+
+
+def verify(graph: Graph, verified: Collection[Node] = ()) -> None:
+    """Raises UserError if the graph is malformed.
+
+    - A value is defined twice, or read before its definition.
+    - A node's result differs from its operator's result for its inputs.
+    - A constant's array contradicts its value.
+    - A node or constant is never read.
+
+    The result of a node among `verified` is not determined again: nodes do not change.
+    """
+    defined: dict[str, Value] = {}
+
+    def define(v: Value, what: str) -> None:
+        if v.name in defined:
+            raise UserError(f"{what} {v} is defined twice")
+        defined[v.name] = v
+
+    def check(v: Value, what: object) -> None:
+        # `what` is formatted only for an error: a graph may have a hundred thousand nodes.
+        if defined.get(v.name) != v:
+            raise UserError(f"{what} reads {v}, which is not defined before it")
+
+    for v in graph.inputs:
+        define(v, "input")
+    for v, array in graph.constants.items():
+        define(v, "constant")
+        if array.shape != v.shape or array.dtype != NUMPY[v.dtype]:
+            raise UserError(f"constant {v} holds {array.dtype}{list(array.shape)}")
+    for node in graph.nodes:
+        for v in node.inputs:
+            check(v, node)
+        if len(node.outputs) != 1:
+            raise UserError(f"{node}: a node has one output")
+        if node not in verified:
+            shape, dtype = infer(node)
+            if (shape, dtype) != (node.output.shape, node.output.dtype):
+                raise UserError(f"{node}: {node.op} gives {dtype}{list(shape)}")
+        define(node.output, "value")
+    for v in graph.outputs:
+        check(v, "the model's end")
+    if len(graph.output_names) != len(graph.outputs):
+        raise UserError(f"{len(graph.outputs)} outputs have {len(graph.output_names)} names")
+    read = {v for node in graph.nodes for v in node.inputs} | set(graph.outputs)
+    for node in graph.nodes:
+        if node.output not in read:
+            raise UserError(f"{node}: nothing reads it")
+    for v in graph.constants:
+        if v not in read:
+            raise UserError(f"constant {v}: nothing reads it")

@@ -22,13 +22,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Graph, Node, Value
-from stormdrop.graph.shapes import POOLS, REDUCTIONS, window_of
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.sweep import Sweep, uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, is_exact
 from stormdrop.ir.expr import identity_of
 from stormdrop.operators.broadcast import broadcast_shape
+from stormdrop.operators.movement import RESHAPE
+from stormdrop.operators.node import Array, Node, Operator, OperatorKind, Value
+from stormdrop.operators.pointwise import ADD, MUL
+from stormdrop.operators.window import window_of
 
 Answer = Value | Node | None
 
@@ -52,11 +54,6 @@ def identities(graph: Graph) -> Graph:
 
 TAME = {"f32": 2.0**20, "f64": 2.0**49}
 """The largest addends that may be merged: models add and subtract larger numbers to round on purpose."""
-IDEMPOTENT = frozenset({"Relu", "Abs", "Floor", "Ceil", "Round", "Sign"})
-INVOLUTIONS = frozenset({"Neg", "Not"})
-KEEPS_LEFT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
-"""The neutral constant c of each operator: x op c = x; for commutative operators also c op x = x."""
-COMMUTES = frozenset({"Add", "Mul", "And", "Or", "Xor", "Max", "Min"})
 
 
 def joined(op: str, a: Array, b: Array) -> Array | None:
@@ -100,14 +97,17 @@ class _Rules:
         """The uses in the graph before the sweep: other readers decide a rewrite's benefit, not its correctness."""
 
     def answer(self, node: Node) -> Answer:
-        if node.op in IDEMPOTENT | INVOLUTIONS:
+        operator = node.operator
+        if operator.repeated:
             inner = self.made_by(node.inputs[0], node.op)
-            return None if inner is None else inner.output if node.op in IDEMPOTENT else inner.inputs[0]
-        if node.op in KEEPS_LEFT:
+            return None if inner is None else inner.output if operator.repeated == "idempotent" else inner.inputs[0]
+        if operator.neutral is not None:
             return self.arithmetic(node) or self.unexpanded(node)
-        if node.op in RULES:
-            return RULES[node.op](self, node)
-        return self.unexpanded(node)
+        if operator.kind is OperatorKind.REDUCTION:
+            return self.reduction(node)
+        if operator.kind is OperatorKind.POOL:
+            return self.pool(node)
+        return RULES[node.op](self, node) if node.op in RULES else self.unexpanded(node)
 
     def made_by(self, v: Value, op: str) -> Node | None:
         node = self.sweep.producers.get(v)
@@ -118,7 +118,7 @@ class _Rules:
         a, b = node.inputs
         if (right := self.sweep.array(b)) is not None:
             x, c = a, right
-        elif (left := self.sweep.array(a)) is not None and node.op in COMMUTES:
+        elif (left := self.sweep.array(a)) is not None and node.operator.commutes != "no":
             x, c = b, left
         else:
             return None
@@ -129,19 +129,19 @@ class _Rules:
 
         Subtraction and division by a constant become + and · if that is exact.
         """
-        found = self.operands(node)
-        if found is None:
+        operands = self.operands(node)
+        if operands is None:
             return node.inputs[0] if node.op in ("And", "Or") and node.inputs[0] == node.inputs[1] else None
-        x, c = found
-        if uniform(c) == KEEPS_LEFT[node.op]:
+        x, c = operands
+        if uniform(c) == node.operator.neutral:
             return x
         match node.op:
             case "Sub":
                 with np.errstate(all="ignore"):
-                    return self.with_constant(node, "Add", x, np.asarray(-c, c.dtype))
+                    return self.with_constant(node, ADD, x, np.asarray(-c, c.dtype))
             case "Div":
                 inverse = inverted(c)
-                return inverse if inverse is None else self.with_constant(node, "Mul", x, inverse)
+                return inverse if inverse is None else self.with_constant(node, MUL, x, inverse)
             case "Add" | "Mul":
                 return self.twice(node, x, c)
             case _:
@@ -149,22 +149,22 @@ class _Rules:
 
     def twice(self, node: Node, x: Value, c: Array) -> Answer:
         inner = self.made_by(x, node.op)
-        found = self.operands(inner) if inner is not None and self.uses[x] == 1 else None
-        both = joined(node.op, found[1], c) if found is not None else None
-        if found is None or both is None:
+        operands = self.operands(inner) if inner is not None and self.uses[x] == 1 else None
+        both = joined(node.op, operands[1], c) if operands is not None else None
+        if operands is None or both is None:
             return None
-        return self.with_constant(node, node.op, found[0], both)
+        return self.with_constant(node, node.operator, operands[0], both)
 
-    def with_constant(self, node: Node, op: str, x: Value, c: Array) -> Node:
-        return replace(node, op=op, inputs=(x, self.sweep.constant(c, f"{node.output.name}.c")))
+    def with_constant(self, node: Node, operator: Operator, x: Value, c: Array) -> Node:
+        return replace(node, operator=operator, inputs=(x, self.sweep.constant(c, f"{node.output.name}.c")))
 
     def extreme(self, node: Node) -> Answer:
         """Simplifies max(x, x) and max(x, -inf) to x."""
         if node.inputs[0] == node.inputs[1]:
             return node.inputs[0]
-        found = self.operands(node)
-        if found is not None and uniform(found[1]) == identity_of("max" if node.op == "Max" else "min", found[0].dtype):
-            return found[0]
+        operands, combiner = self.operands(node), "max" if node.op == "Max" else "min"
+        if operands is not None and uniform(operands[1]) == identity_of(combiner, node.output.dtype):
+            return operands[0]
         return self.unexpanded(node)
 
     def where(self, node: Node) -> Answer:
@@ -175,7 +175,7 @@ class _Rules:
 
     def unexpanded(self, node: Node) -> Answer:
         """Replaces f(Expand(x), y) by f(x, y) if y has the shape: an elementwise node broadcasts by itself."""
-        if node.op not in ELEMENTWISE or len(node.inputs) < 2:
+        if not node.is_pointwise or len(node.inputs) < 2:
             return None
         for k, v in enumerate(node.inputs):
             inner = self.made_by(v, "Expand")
@@ -214,7 +214,7 @@ class _Rules:
         return None if inner is None else replace(node, inputs=inner.inputs)
 
     def reshaped(self, node: Node) -> Node:
-        return replace(node, op="Reshape", inputs=node.inputs[:1], attributes={"shape": node.output.shape})
+        return replace(node, operator=RESHAPE, inputs=node.inputs[:1], attributes={"shape": node.output.shape})
 
     def cast(self, node: Node) -> Answer:
         x = node.inputs[0]
@@ -261,13 +261,16 @@ class _Rules:
         return inner.output if inner is not None and inner.attributes == node.attributes else None
 
     def unchanged(self, node: Node) -> Answer:
-        """Drops Repeat and Tile of once, and pools of one pixel."""
+        """Drops Repeat and Tile of once."""
         x = node.inputs[0]
-        if node.op in POOLS:
-            window = window_of(node)
-            if any((*window.before, *window.after)) or any(k != 1 for k in window.kernel):
-                return None
         return x if x.shape == node.output.shape else None
+
+    def pool(self, node: Node) -> Answer:
+        """Drops a pool of one pixel."""
+        window = window_of(node)
+        if any((*window.before, *window.after)) or any(k != 1 for k in window.kernel):
+            return None
+        return self.unchanged(node)
 
     def reduction(self, node: Node) -> Answer:
         """Drops a reduction over dimensions of extent 1: it is the element itself."""
@@ -287,6 +290,5 @@ RULES: Mapping[str, Callable[[_Rules, Node], Answer]] = {
     "PowConst": lambda _, node: node.inputs[0] if node.number("exponent") == 1 else None,
     "Concat": lambda _, node: node.inputs[0] if len(node.inputs) == 1 else None,
     "Copy": lambda _, node: node.inputs[0],
-    **dict.fromkeys(("Repeat", "Tile", *POOLS), _Rules.unchanged),
-    **dict.fromkeys(REDUCTIONS, _Rules.reduction),
+    **dict.fromkeys(("Repeat", "Tile"), _Rules.unchanged),
 }

@@ -17,8 +17,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.dtypes import INTEGERS, ITEMSIZE, integer_range
+from stormdrop.operators.node import Node, Value
 
 Range = tuple[int, int]
 """A range: the least and the greatest integer."""
@@ -27,10 +28,8 @@ MASK: Range = (0, 1)
 NUMBERS: Range = (0, 9)
 """The range of integers in arithmetic."""
 
-_MOVES = frozenset(
-    {"Reshape", "Transpose", "Expand", "Concat", "Slice", "Repeat", "Tile", "Pad", "Copy", "Max", "Min", "Clip"}
-)
-_MASKS = frozenset({"Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Not", "And", "Or", "Xor"})
+_MOVES = ("Concat", "Repeat", "Pad", "Copy", "Max", "Min", "Clip")
+"""Further operators that give elements of their inputs, apart from bounds."""
 
 
 @dataclass(slots=True)
@@ -88,7 +87,7 @@ def _moved(graph: Graph, node: Node, v: Value) -> Range | None:
     """Returns the least and greatest constant that the node adds, 0 for movements; None for every other computation."""
     if node.output.dtype not in INTEGERS:
         return None
-    if node.op in _MOVES or node.op == "Cast" or (node.op == "Where" and node.inputs[0] != v):
+    if node.operator.moves or node.op in _MOVES or node.op == "Cast" or (node.op == "Where" and node.inputs[0] != v):
         return 0, 0
     if node.op == "Gather" and node.inputs[0] == v != node.inputs[1]:
         return 0, 0
@@ -110,7 +109,7 @@ def _note(graph: Graph, node: Node, v: Value, added: Range, uses: _Uses) -> None
         # No index is negative, so that an input plus its offset is not either.
         first = max(least - low, 0)
         uses.indices.append((first, max(first, greatest - high)))
-    elif node.op in _MASKS or (node.op == "Cast" and node.output.dtype not in INTEGERS) or node.op == "Where":
+    elif node.op in ("Cast", "Where") or (node.is_pointwise and node.output.dtype == "bool"):
         others = [graph.constants[x] for x in node.inputs if x in graph.constants]
         if node.op == "Equal" and others and others[0].size:
             uses.compared.append((int(others[0].min()) - high, int(others[0].max()) - low))

@@ -22,9 +22,11 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.dense import without_transposes_of_dense
-from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.layout_rules import Form, Held, Option, Order, identity, is_window, options, weighty, wishes
 from stormdrop.graph.rejoin import keep_apart
+from stormdrop.operators.movement import RESHAPE, TRANSPOSE
+from stormdrop.operators.node import Array, Node, Value
 
 CONSIDERED = 3
 """The most held orders of each input, and the most wishes of readers, that a node considers."""
@@ -33,10 +35,10 @@ CONSIDERED = 3
 def channels_last(graph: Graph) -> Graph:
     """Returns the same function with windows in NHWC and few transposes; the graph itself if that gains nothing."""
     windows = any(is_window(n) and n.text("layout") == "NCHW" for n in graph.nodes)
-    found = _Relayout(keep_apart(graph) if windows else graph).result()
-    if not windows and transposed_bytes(found) >= transposed_bytes(graph):
-        found = graph
-    return without_transposes_of_dense(found)
+    relaid = _Relayout(keep_apart(graph) if windows else graph).result()
+    if not windows and transposed_bytes(relaid) >= transposed_bytes(graph):
+        relaid = graph
+    return without_transposes_of_dense(relaid)
 
 
 def transposed_bytes(graph: Graph) -> int:
@@ -46,20 +48,20 @@ def transposed_bytes(graph: Graph) -> int:
 
 def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
     """Returns for every value the orders (without dimensions of extent 1) that readers prefer, with their counts."""
-    found: dict[Value, dict[Order, int]] = {}
+    votes_by_value: dict[Value, dict[Order, int]] = {}
     windowed: set[tuple[Value, Order]] = set()
 
     def wish(v: Value, order: Order, vote: int = 1) -> Order:
         seen = weighty(order, v.shape)
         if len(seen) > 1 and v not in graph.constants:
-            votes = found.setdefault(v, {})
+            votes = votes_by_value.setdefault(v, {})
             votes[seen] = votes.get(seen, 0) + vote
         return seen
 
     for v in graph.outputs:
         wish(v, identity(v.rank))
     for node in reversed(graph.nodes):
-        votes = found.get(node.output, {})
+        votes = votes_by_value.get(node.output, {})
         # As many for one as for another: a window will not do without, a sum may follow its other operand.
         order = max(votes, key=lambda o, v=node.output, votes=votes: (votes[o], (v, o) in windowed)) if votes else ()
         for v, liked in zip(node.inputs, wishes(node, order)):
@@ -67,7 +69,7 @@ def wished_orders(graph: Graph) -> dict[Value, dict[Order, int]]:
             seen = wish(v, liked, 0 if node.op == "MatMul" else 1)
             if is_window(node):
                 windowed.add((v, seen))
-    return found
+    return votes_by_value
 
 
 class _Relayout:
@@ -134,7 +136,7 @@ class _Relayout:
             self.nodes.append(node)
         else:
             attributes = node.attributes if best.attributes is None else best.attributes
-            self.nodes.append(Node(node.op, inputs, (output,), attributes, node.name))
+            self.nodes.append(Node(node.operator, inputs, (output,), attributes, node.name))
         self.held[node.output] = {best.order: output}
 
     def best(self, node: Node, wished: list[Order]) -> Option:
@@ -199,7 +201,7 @@ class _Relayout:
         else:
             producer = self.graph.producers.get(v)
             name = producer.name if producer else v.name
-            self.nodes.append(Node("Transpose", (source,), (output,), {"perm": perm}, name))
+            self.nodes.append(Node(TRANSPOSE, (source,), (output,), {"perm": perm}, name))
         self.held[v][order] = output
         return output
 
@@ -224,7 +226,7 @@ class _Relayout:
         if old is not None and old.inputs == (root,) and old.output == output:
             self.nodes.append(old)
         else:
-            self.nodes.append(Node("Reshape", (root,), (output,), {"shape": shape}, old.name if old else ""))
+            self.nodes.append(Node(RESHAPE, (root,), (output,), {"shape": shape}, old.name if old else ""))
         self.viewed[output] = root
         return output
 

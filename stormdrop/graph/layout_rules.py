@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Attribute, Node
-from stormdrop.graph.shapes import NORMS, POOLS, REDUCTIONS
 from stormdrop.ir.shape import matching_runs
+from stormdrop.operators.node import Attribute, Node, OperatorKind
 
 Order = tuple[int, ...]
 Form = tuple[int, ...]
@@ -26,15 +24,7 @@ Block = tuple[Order, Order]
 Held = Sequence[Order] | None
 """The orders in which an input exists; None for a constant, which takes any form at no cost."""
 
-# The number of inputs that share the node's order (None: all); further inputs are read in their own order.
-FOLLOWERS: dict[str, int | None] = {
-    **dict.fromkeys(("Concat", "GatherElements", "ScatterElements"), None),
-    **dict.fromkeys(("Reshape", "Transpose", "Slice", "Pad", "Repeat", "Tile", "Interpolate", "Gather"), 1),
-    **dict.fromkeys(("ReverseSequence", "CumSum", "CumProd", "TopKIndices", "ArgMax", "ArgMin"), 1),
-    **dict.fromkeys((*REDUCTIONS, *NORMS), 1),
-}
 _ONE_DIMENSION = ("axis", "time_axis", "batch_axis")
-_EACH_DIMENSION = {"Slice": ("starts", "steps", "shape"), "Pad": ("before", "after"), "Tile": ("times",)}
 _EACH_PIXEL_DIMENSION = ("kernel", "strides", "dilations", "before", "after", "extents")
 
 
@@ -72,12 +62,16 @@ def is_window(node: Node) -> bool:
 
     Grouped transposed convolutions are written channels-first only.
     """
-    return node.op in POOLS or node.op == "Conv" or (node.op == "ConvTranspose" and node.integer("groups") == 1)
+    return (
+        node.operator.kind is OperatorKind.POOL
+        or node.op == "Conv"
+        or (node.op == "ConvTranspose" and node.integer("groups") == 1)
+    )
 
 
 def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterator[Option]:
     """Yields the options worth considering for a node, at least one; options on inputs as they are held come first."""
-    if node.op in ELEMENTWISE or node.op == "Expand":
+    if node.is_pointwise or node.op == "Expand":
         yield from _aligned_options(node, held, wished)
     elif is_window(node):
         yield from _window_options(node, held)
@@ -92,7 +86,7 @@ def options(node: Node, held: Sequence[Held], wished: Iterable[Order]) -> Iterat
 def wishes(node: Node, order: Order) -> list[Order]:
     """Returns the preferred order of each input, given the order in which readers prefer the result."""
     plain = [identity(v.rank) for v in node.inputs]
-    if node.op in ELEMENTWISE or node.op == "Expand":
+    if node.is_pointwise or node.op == "Expand":
         leads = [node.output.rank - v.rank for v in node.inputs]
         return [tuple(d - lead for d in order if d >= lead) for lead in leads]
     if is_window(node):
@@ -101,11 +95,11 @@ def wishes(node: Node, order: Order) -> list[Order]:
         n, at, c = _roles(node)
         return [(n, *at, c), *([_weights(node, at)] if len(node.inputs) > 1 else [])]
     blocks = blocks_of(node)
-    found = returned(blocks, order) if blocks is not None else None
-    if found is None:
+    preferred = returned(blocks, order) if blocks is not None else None
+    if preferred is None:
         return plain
     count = _followers(node)
-    return [found if k < count else p for k, p in enumerate(plain)]
+    return [preferred if k < count else p for k, p in enumerate(plain)]
 
 
 # Blocks
@@ -116,7 +110,7 @@ def blocks_of(node: Node) -> tuple[Block, ...] | None:
 
     None means that the node allows no other order.
     """
-    if node.op not in FOLLOWERS:
+    if node.operator.followers == 0:
         return None
     rank = node.inputs[0].rank
     match node.op:
@@ -159,7 +153,7 @@ def returned(blocks: Sequence[Block], order: Order) -> Order | None:
 
 
 def _followers(node: Node) -> int:
-    count = FOLLOWERS[node.op]
+    count = node.operator.followers
     return len(node.inputs) if count is None else count
 
 
@@ -185,7 +179,7 @@ def _moved(node: Node, order: Order) -> Mapping[str, Attribute] | None:
             changed[key] = order.index(node.integer(key))
     if "axes" in changed:
         changed["axes"] = tuple(sorted(order.index(d) for d in node.integers("axes")))
-    for key in _EACH_DIMENSION.get(node.op, ()):
+    for key in node.operator.by_dimension:
         values = node.integers(key)
         changed[key] = tuple(values[d] for d in order)
     return changed
@@ -251,7 +245,7 @@ def _is_flat(node: Node) -> bool:
 
     It is good in any order.
     """
-    return node.op in POOLS and node.inputs[0].shape[_roles(node)[2]] == 1
+    return node.operator.kind is OperatorKind.POOL and node.inputs[0].shape[_roles(node)[2]] == 1
 
 
 def _window_options(node: Node, held: Sequence[Held]) -> Iterator[Option]:

@@ -24,11 +24,13 @@ from math import inf
 
 import numpy as np
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, FreshNames, Graph, Node, Value
-from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.graph.graph import FreshNames, Graph
+from stormdrop.ir.expr import FLOATS, NUMPY, Combiner, Dtype
 from stormdrop.ir.padding import Claim, Padding
 from stormdrop.ir.shape import row_strides
+from stormdrop.operators.movement import RESHAPE
+from stormdrop.operators.node import Array, Attribute, Node, OperatorKind, Value
+from stormdrop.operators.pointwise import WHERE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,14 +116,12 @@ class _Proof:
         if node.op != twin.op or len(node.inputs) != len(twin.inputs):
             raise _NoProof
         claims = [self.known(v, other) for v, other in zip(node.inputs, twin.inputs)]
-        if node.op not in _SIZED and dict(node.attributes) != dict(twin.attributes):
+        if _settings(node) != _settings(twin):
             raise _NoProof
-        rule = _elementwise if node.op in ELEMENTWISE else RULES.get(node.op)
-        if rule is None:
-            if any(claims):
-                raise _NoProof
-            rule = _apart
-        result = rule(_Step(self, node, twin, claims))
+        rule = RULES.get(node.op) or RULES.get(node.operator.kind)
+        if rule is None and any(claims):
+            raise _NoProof
+        result = _keeps({}) if rule is None else rule(_Step(self, node, twin, claims))
         self.claim(node.output, twin.output, result.claim)
         return tuple(
             self.replaced(v, claims[k], axes, result.neutral) if (axes := result.masked.get(k)) else v
@@ -148,8 +148,8 @@ class _Proof:
         number = Value(self.names.fresh(f"{v.name}.neutral"), (), v.dtype)
         chosen = Value(self.names.fresh(f"{v.name}.masked"), v.shape, v.dtype)
         self.constants[number] = np.asarray(_number(neutral, v.dtype), NUMPY[v.dtype])
-        self.nodes.append(Node("Reshape", (self.masks[padding, extent],), (mask,), {"shape": shape}))
-        self.nodes.append(Node("Where", (mask, v, number), (chosen,)))
+        self.nodes.append(Node(RESHAPE, (self.masks[padding, extent],), (mask,), {"shape": shape}))
+        self.nodes.append(Node(WHERE, (mask, v, number), (chosen,)))
         return chosen
 
 
@@ -173,6 +173,11 @@ class _Result:
 
 
 _Rule = Callable[[_Step], _Result]
+
+
+def _settings(node: Node) -> dict[str, Attribute]:
+    """Returns the attributes that are no sizes."""
+    return {key: value for key, value in node.attributes.items() if key != "shape"}
 
 
 def _keeps(claim: Claim) -> _Result:
@@ -199,29 +204,24 @@ def _number(neutral: float, dtype: Dtype) -> float | int:
     return int(limits.max if neutral > 0 else limits.min)
 
 
-def _apart(s: _Step) -> _Result:
-    """Requires operands without padding; the result has none."""
-    return _keeps({})
-
-
 def _broadcast(claims: Sequence[Claim], shapes: Sequence[tuple[int, ...]], exact: Sequence[int]) -> dict[int, Padding]:
     """Returns the claim of a result of broadcast operands; `exact` is the result's shape in the exact graph.
 
     A padded dimension may meet an equally padded dimension or an extent of 1.
     """
-    found: dict[int, Padding] = {}
+    claim_of_result: dict[int, Padding] = {}
     rank = len(exact)
     for claim, shape in zip(claims, shapes):
-        found.update((d + rank - len(shape), p) for d, p in claim.items())
+        claim_of_result.update((d + rank - len(shape), p) for d, p in claim.items())
     for claim, shape in zip(claims, shapes):
-        for d, p in found.items():
+        for d, p in claim_of_result.items():
             own = d - rank + len(shape)
             if own >= 0 and shape[own] != 1 and claim.get(own) != p:
                 raise _NoProof
-    for d, p in found.items():
+    for d, p in claim_of_result.items():
         if exact[d] % p.valid:
             raise _NoProof
-    return found
+    return claim_of_result
 
 
 def _elementwise(s: _Step) -> _Result:
@@ -231,7 +231,7 @@ def _elementwise(s: _Step) -> _Result:
 def _reshape(s: _Step) -> _Result:
     """Requires that every padded dimension lies within one dimension of the result, with the same extents behind it."""
     (source, made), (exact_source, exact_made) = ((n.inputs[0].shape, n.output.shape) for n in (s.node, s.twin))
-    found: dict[int, Padding] = {}
+    kept: dict[int, Padding] = {}
     for d, p in s.claims[0].items():
         stride, exact_stride = row_strides(source)[d] * p.inner, row_strides(exact_source)[d] * p.inner
         for k, (extent, t, exact_extent, u) in enumerate(
@@ -240,13 +240,13 @@ def _reshape(s: _Step) -> _Result:
             inside = stride % t == 0 and (t * extent) % (stride * p.size) == 0
             alike = exact_stride % u == 0 and (u * exact_extent) % (exact_stride * p.valid) == 0
             if inside and alike and stride // t == exact_stride // u and extent > 1:
-                if k in found:
+                if k in kept:
                     raise _NoProof
-                found[k] = Padding(stride // t, p.size, p.valid)
+                kept[k] = Padding(stride // t, p.size, p.valid)
                 break
         else:
             raise _NoProof
-    return _keeps(found)
+    return _keeps(kept)
 
 
 def _transpose(s: _Step) -> _Result:
@@ -258,13 +258,13 @@ def _expand(s: _Step) -> _Result:
     """Keeps the claim: along a repeated dimension, all elements are alike."""
     v, made, exact = s.node.inputs[0], s.node.output.shape, s.twin.output.shape
     shift = len(made) - v.rank
-    found = {d + shift: p for d, p in s.claims[0].items()}
+    kept = {d + shift: p for d, p in s.claims[0].items()}
     for d, (n, m) in enumerate(zip(made, exact, strict=True)):
-        if n != m and d not in found:
+        if n != m and d not in kept:
             if m == 0 or n < m or (d >= shift and v.shape[d - shift] != 1):
                 raise _NoProof
-            found[d] = Padding(1, n, m)
-    return _keeps(found)
+            kept[d] = Padding(1, n, m)
+    return _keeps(kept)
 
 
 def _concat(s: _Step) -> _Result:
@@ -284,23 +284,21 @@ def _concat(s: _Step) -> _Result:
 def _slice(s: _Step) -> _Result:
     """Keeps the claim: the first elements of a cut do not depend on its end."""
     v = s.node.inputs[0]
-    rows = zip(*(n.integers(key) for key in ("starts", "steps") for n in (s.node, s.twin)))
-    found: dict[int, Padding] = {}
-    for d, (start, exact_start, step, exact_step) in enumerate(rows):
+    rows = zip(s.node.integers("starts"), s.node.integers("steps"), strict=True)
+    kept: dict[int, Padding] = {}
+    for d, (start, step) in enumerate(rows):
         p = s.claims[0].get(d)
         count, exact_count = s.node.output.shape[d], s.twin.output.shape[d]
-        if p is not None and (start, step, count) == (0, 1, v.shape[d]) == (exact_start, exact_step, count):
-            found[d] = p
+        if p is not None and (start, step, count) == (0, 1, v.shape[d]):
+            kept[d] = p
             continue
-        if (start, step) != (exact_start, exact_step) or step < 1:
-            raise _NoProof
-        if p is not None and not _is_prefix(p, v.shape[d]):
+        if step < 1 or (p is not None and not _is_prefix(p, v.shape[d])):
             raise _NoProof
         if count != exact_count:
             if exact_count == 0 or count < exact_count:
                 raise _NoProof
-            found[d] = Padding(1, count, exact_count)
-    return _keeps(found)
+            kept[d] = Padding(1, count, exact_count)
+    return _keeps(kept)
 
 
 def _is_prefix(p: Padding, extent: int) -> bool:
@@ -317,19 +315,20 @@ def _gather(s: _Step) -> _Result:
             raise _NoProof
         if known.size and (known.min() < 0 or known.max() >= p.valid):
             raise _NoProof
-    found = {d if d < axis else d - 1 + indices.rank: q for d, q in s.claims[0].items() if d != axis}
-    return _keeps({**found, **{axis + d: q for d, q in s.claims[1].items()}})
+    kept = {d if d < axis else d - 1 + indices.rank: q for d, q in s.claims[0].items() if d != axis}
+    return _keeps({**kept, **{axis + d: q for d, q in s.claims[1].items()}})
 
 
-def _reduce(neutral: float) -> _Rule:
-    def rule(s: _Step) -> _Result:
-        axes = s.node.integers("axes")
-        kept = [d for d in range(s.node.inputs[0].rank) if d not in axes]
-        places = {d: d if s.node.flag("keepdims", 1) else k for k, d in enumerate(kept)}
-        masked = [d for d in axes if d in s.claims[0]]
-        return _Result({places[d]: p for d, p in s.claims[0].items() if d in places}, {0: masked}, neutral)
+_NEUTRAL: Mapping[Combiner | None, float] = {"sum": 0.0, "prod": 1.0, "max": -inf, "min": inf}
 
-    return rule
+
+def _reduce(s: _Step) -> _Result:
+    axes = s.node.integers("axes")
+    kept = [d for d in range(s.node.inputs[0].rank) if d not in axes]
+    places = {d: d if s.node.flag("keepdims", 1) else k for k, d in enumerate(kept)}
+    masked = [d for d in axes if d in s.claims[0]]
+    claim = {places[d]: p for d, p in s.claims[0].items() if d in places}
+    return _Result(claim, {0: masked}, _NEUTRAL[s.node.operator.combiner])
 
 
 def _softmax(s: _Step) -> _Result:
@@ -359,25 +358,25 @@ def _matmul(s: _Step) -> _Result:
         raise _NoProof
     rank, exact = s.node.output.rank, s.twin.output.shape
     batches = [{d: p for d, p in claim.items() if d < v.rank - 2} for claim, v in zip(s.claims, s.node.inputs)]
-    found = _broadcast(batches, [a.shape[:-2], b.shape[:-2]], exact[:-2])
+    kept = _broadcast(batches, [a.shape[:-2], b.shape[:-2]], exact[:-2])
     for claim, source, place in ((first, row, rank - 2), (second, column, rank - 1)):
         if source in claim:
-            found[place] = claim[source]
-    return _Result(found, {0: [inner], 1: [other]} if inner in first else {})
+            kept[place] = claim[source]
+    return _Result(kept, {0: [inner], 1: [other]} if inner in first else {})
 
 
 def _einsum(s: _Step) -> _Result:
     labels, _, result = s.node.text("equation").partition("->")
-    found: dict[str, Padding | None] = {}
+    padding_of: dict[str, Padding | None] = {}
     operands = labels.split(",")
     for letters, claim in zip(operands, s.claims, strict=True):
         for d, letter in enumerate(letters):
-            if found.setdefault(letter, claim.get(d)) != claim.get(d):
+            if padding_of.setdefault(letter, claim.get(d)) != claim.get(d):
                 raise _NoProof
     summed = {
-        k: [d for d, c in enumerate(x) if c not in result and found[c] is not None] for k, x in enumerate(operands)
+        k: [d for d, c in enumerate(x) if c not in result and padding_of[c] is not None] for k, x in enumerate(operands)
     }
-    return _Result({k: p for k, c in enumerate(result) if (p := found[c]) is not None}, summed)
+    return _Result({k: p for k, c in enumerate(result) if (p := padding_of[c]) is not None}, summed)
 
 
 def _triangle(s: _Step) -> _Result:
@@ -411,10 +410,10 @@ def _pad(s: _Step) -> _Result:
     return _keeps(s.claims[0])
 
 
-_SIZED = frozenset({"Reshape", "Expand", "Slice"})
-"""Operators whose attributes are sizes."""
-
-RULES: dict[str, _Rule] = {
+RULES: Mapping[OperatorKind | str, _Rule] = {
+    OperatorKind.POINTWISE: _elementwise,
+    OperatorKind.REDUCTION: _reduce,
+    OperatorKind.NORM: _normalised,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Expand": _expand,
@@ -426,14 +425,9 @@ RULES: dict[str, _Rule] = {
     "Pad": _pad,
     "CumSum": _cumulative,
     "CumProd": _cumulative,
-    "ReduceSum": _reduce(0.0),
-    "ReduceProd": _reduce(1.0),
-    "ReduceMax": _reduce(-inf),
-    "ReduceMin": _reduce(inf),
     "Softmax": _softmax,
     "LogSoftmax": _softmax,
-    "Standardize": _normalised,
-    "RmsNormalize": _normalised,
     "MatMul": _matmul,
     "Einsum": _einsum,
 }
+"""The rules by operator, or by kind of operator. All other operators allow no padded operand."""

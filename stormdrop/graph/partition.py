@@ -11,22 +11,20 @@ of its task.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
 from stormdrop.base.errors import UserError
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.express import Express, express
-from stormdrop.graph.formula import FORMULA, POINTWISE_FORMULA
-from stormdrop.graph.fuse import ANCHORS, groups
-from stormdrop.graph.graph import Array, Graph, Node, Value, shown
+from stormdrop.graph.fuse import groups
+from stormdrop.graph.graph import Graph
 from stormdrop.ir.dtypes import HALVES
 from stormdrop.ir.expr import Const, Expr
 from stormdrop.ir.shape import shape_text
 from stormdrop.ir.tensor import Task, Tensor, Variant, compute, tensor
 from stormdrop.operators.broadcast import axes_for, read
+from stormdrop.operators.node import ANCHORS, Array, Node, Value, shown
 from stormdrop.operators.winograd import TRANSFORMS, winograd_conv2d
 from stormdrop.target import Surroundings
 
@@ -54,7 +52,7 @@ class TaskCall:
         """The name of the main ONNX node: the first anchor, else the last node. An unnamed node has the name of its
         first output.
         """
-        main = next((n for n in self.nodes if n.op in ANCHORS), self.nodes[-1])
+        main = next((n for n in self.nodes if n.operator.kind in ANCHORS), self.nodes[-1])
         return main.name or main.output.name
 
     def shapes_text(self, most: int = 3) -> str:
@@ -90,10 +88,10 @@ class Partition:
 
     @cached_property
     def tasks(self) -> tuple[TaskUse, ...]:
-        found: dict[str, list[TaskCall]] = {}
+        calls_by_digest: dict[str, list[TaskCall]] = {}
         for call in self.calls:
-            found.setdefault(call.task.digest, []).append(call)
-        return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(found.values()))
+            calls_by_digest.setdefault(call.task.digest, []).append(call)
+        return tuple(TaskUse(f"t{k}", calls[0].task, tuple(calls)) for k, calls in enumerate(calls_by_digest.values()))
 
     @cached_property
     def digest(self) -> str:
@@ -137,19 +135,19 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     known = any(v not in constants for v in given)  # if all inputs are constant, no work would remain at run time
     leaves = {v: tensor(f"x{k}", v.shape, v.dtype, known and v in constants) for k, v in enumerate(given)}
 
-    def expressed(how: Express) -> Tensor:
+    def expressed(how: Callable[[Node, Sequence[Tensor]], Tensor]) -> Tensor:
         tensors = dict(leaves)
         for n in nodes:
             try:
-                if n.op in ELEMENTWISE:
-                    tensors[n.output] = _elementwise(n, tensors, numbers)
+                if n.operator.scalar is not None:
+                    tensors[n.output] = _elementwise(n, n.operator.scalar, tensors, numbers)
                 else:
                     tensors[n.output] = how(n, [tensors[v] for v in n.inputs])
             except UserError as error:
                 raise UserError(f"{n.op} node {shown(n.name or n.output.name)}: {error}") from error
         return replace(tensors[nodes[-1].output], name=OUTPUT)
 
-    variants = [Variant((expressed(express),))]
+    variants = [Variant((expressed(_express),))]
     for tile in winograd:
         if any(_winograd_fits(n, constants) for n in nodes):
             result = expressed(lambda n, x, m=tile: _winograd(n, x, m))
@@ -160,12 +158,18 @@ def call_of(nodes: Sequence[Node], constants: Mapping[Value, Array], winograd: S
     return TaskCall(task, tuple(by_tensor[t] for t in task.inputs), nodes[-1].output, tuple(nodes), label)
 
 
-def _elementwise(node: Node, tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]) -> Tensor:
+def _express(node: Node, inputs: Sequence[Tensor]) -> Tensor:
+    return node.operator.express(node, inputs)
+
+
+def _elementwise(
+    node: Node, scalar: Callable[..., Expr], tensors: Mapping[Value, Tensor], numbers: Mapping[Value, Const]
+) -> Tensor:
     """Returns an elementwise node with constant numbers written out; numbers alone are read as operands instead."""
     axes = axes_for(node.output.shape)
     written = numbers if any(v not in numbers for v in node.inputs) else {}
     operands: list[Expr] = [written[v] if v in written else read(tensors[v], axes) for v in node.inputs]
-    return compute("Y", axes, ELEMENTWISE[node.op](node, *operands))
+    return compute("Y", axes, scalar(node, *operands))
 
 
 def _number(v: Value, constants: Mapping[Value, Array]) -> Const | None:
@@ -184,20 +188,20 @@ def _winograd_fits(node: Node, constants: Mapping[Value, Array]) -> bool:
 
 
 def _winograd(node: Node, x: Sequence[Tensor], tile: int) -> Tensor:
-    return winograd_conv2d(x[0], x[1], node.integers("before")[0], tile) if node.op == "Conv" else express(node, x)
+    return winograd_conv2d(x[0], x[1], node.integers("before")[0], tile) if node.op == "Conv" else _express(node, x)
 
 
 def label_of(nodes: Sequence[Node]) -> str:
     """Returns a short description of a kernel: Conv3x3/2+Add+Relu."""
     words: list[str] = []
     for n in nodes:
-        word = n.text("label") if n.op in (FORMULA, POINTWISE_FORMULA) else n.op
-        if n.op in ("Conv", "ConvTranspose", "MaxPool", "SumPool"):
+        word = n.text("label", n.op)
+        if n.operator.kind in ANCHORS and "kernel" in n.attributes:
             word += "x".join(map(str, n.integers("kernel")))
             strides = n.integers("strides")
             word += f"/{max(strides)}" if max(strides) > 1 else ""
         words.append(word)
-    anchors = [k for k, n in enumerate(nodes) if n.op in ANCHORS]
+    anchors = [k for k, n in enumerate(nodes) if n.operator.kind in ANCHORS]
     if len(words) > 5:
         keep = {0, len(words) - 1, *anchors}
         words = [w if k in keep else "…" for k, w in enumerate(words)]

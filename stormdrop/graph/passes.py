@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 from stormdrop.graph.batch_norm import fold_scales
 from stormdrop.graph.empties import empties
-from stormdrop.graph.graph import Graph
-from stormdrop.graph.half_values import halves
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.graph.identities import identities
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.quantized import quantized
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
-from stormdrop.graph.verify_graph import verify
-from stormdrop.graph.widening import own_widenings
+from stormdrop.graph.widening import halves, own_widenings
+from stormdrop.operators.node import Node
 
 Pass = Callable[[Graph], Graph]
 Listen = Callable[[str, Graph, Graph], None]
@@ -48,10 +47,12 @@ PASSES: tuple[tuple[str, Pass], ...] = (
 def optimise(graph: Graph, listen: Listen | None = None) -> Graph:
     """Runs all passes in order. `listen` receives the name of each pass, and the graph before and after it."""
     graph = graph.pruned()
+    verified: frozenset[Node] = frozenset()
     for name, function in PASSES:
         after = function(graph)
         if after is not graph:
-            verify(after)
+            verify(after, verified)
+            verified = frozenset(after.nodes)
         if listen is not None:
             listen(name, graph, after)
         graph = after

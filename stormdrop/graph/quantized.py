@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop.graph.graph import Array, Graph, Node, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.dtypes import Dtype
+from stormdrop.operators.node import Array, Node, Value
+from stormdrop.operators.pointwise import MUL, REQUANTIZE
 
 NARROW: tuple[Dtype, ...] = ("u8", "i8")
-MOVES = frozenset({"Reshape", "Transpose", "Slice", "Expand", "Tile", "MaxPool"})
-"""Operators of one input whose results are some of its elements: they commute with every elementwise function."""
 
 
 def quantized(graph: Graph) -> Graph:
@@ -108,7 +108,7 @@ class _Rewrite:
         if scale is None or zero is None:
             return False
         factors = [self.difference(q, node) for q in (left, right)]
-        total = self.sweep.emit(node.op, factors, node.attributes, node)
+        total = self.sweep.emit(node.operator, factors, node.attributes, node)
         self.stands(node, _Sum(total, np.asarray(left.scale.reshape(()) * scale, np.float32)))
         return True
 
@@ -116,7 +116,7 @@ class _Rewrite:
         """Emits the node's f32 result, computed from the sum."""
         wide = self.sweep.emit("Cast", [total.value], {"to": "f32"}, node)
         scale = self.sweep.constant(total.scale, f"{node.output.name}.scale")
-        self.sweep.keep_other(replace(node, op="Mul", inputs=(wide, scale), attributes={}))
+        self.sweep.keep_other(replace(node, operator=MUL, inputs=(wide, scale), attributes={}))
         self.sums[node.output] = total
 
     # Readers of products
@@ -149,17 +149,20 @@ class _Rewrite:
         if total is None or scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return False
         factor = self.sweep.constant(np.asarray(total.scale / scale.reshape(()), np.float32), f"{node.name}.factor")
-        self.sweep.keep_other(replace(node, op="Requantize", inputs=(total.value, factor, node.inputs[2])))
+        self.sweep.keep_other(replace(node, operator=REQUANTIZE, inputs=(total.value, factor, node.inputs[2])))
         return True
 
     # Movements
 
     def moved(self, node: Node) -> bool:
-        """Moves quantised numbers directly if they are dequantised, moved, and quantised again as before."""
+        """Moves quantised numbers directly if they are dequantised, moved, and quantised again as before.
+
+        Choosing and moving elements commutes with every elementwise function.
+        """
         scale, zero = (self.sweep.array(v) for v in node.inputs[1:])
         chain: list[Node] = []
         v = node.inputs[0]
-        while (maker := self.sweep.producers.get(v)) is not None and maker.op in MOVES:
+        while (maker := self.sweep.producers.get(v)) is not None and maker.operator.moves:
             chain.append(maker)
             v = maker.inputs[0]
         q = self.numbers(v)
@@ -169,7 +172,7 @@ class _Rewrite:
             return False
         x = q.x
         for n in reversed(chain):
-            x = self.sweep.emit(n.op, [x], n.attributes, node)
+            x = self.sweep.emit(n.operator, [x], n.attributes, node)
         self.sweep.replace(node.output, x)
         return True
 

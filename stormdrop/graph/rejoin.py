@@ -16,13 +16,10 @@ from itertools import accumulate, chain, pairwise
 from math import prod
 from operator import mul
 
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.layout_rules import matched
-from stormdrop.graph.shapes import REDUCTIONS
+from stormdrop.operators.node import Array, Attribute, Node, OperatorKind, Value
 
-WHOLE = REDUCTIONS | {"Standardize", "RmsNormalize"}
-"""Operators that treat the dimensions in their attribute `axes` as one."""
 Pieces = tuple[tuple[int, ...], ...]
 
 
@@ -51,7 +48,7 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
     blocks = matched(source, target)
     if blocks is None or all(len(s) < 2 for s, _ in blocks):
         return None
-    found: list[tuple[int, ...]] = [(n,) for n in target]
+    parts: list[tuple[int, ...]] = [(n,) for n in target]
     for s, t in blocks:
         ends = set(accumulate((source[d] for d in s), mul))
         done = 1
@@ -60,17 +57,16 @@ def pieces(source: Sequence[int], target: Sequence[int]) -> Pieces | None:
             marks = [done, *cuts, done * target[d]]
             if any(b % a for a, b in pairwise(marks)):
                 return None
-            found[d] = tuple(b // a for a, b in pairwise(marks))
+            parts[d] = tuple(b // a for a, b in pairwise(marks))
             done = marks[-1]
-    return tuple(found)
+    return tuple(parts)
 
 
 def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[Node]] | None:
     """Returns the nodes from a Reshape to the next Reshapes, and these; None if a node between them is unfit."""
 
     def fits(node: Node) -> bool:
-        whole = node.op in ELEMENTWISE or (node.op in WHOLE and node.flag("keepdims", 1))
-        return whole and node.output.rank == len(apart)
+        return (node.is_pointwise or _joins(node)) and node.output.rank == len(apart)
 
     region = graph.region(start.output, fits, lambda node: node.op == "Reshape")
     if region is None or not region[0]:
@@ -80,6 +76,12 @@ def _region(graph: Graph, start: Node, apart: Pieces) -> tuple[list[Node], list[
     if any(v not in graph.constants or _shape(v.shape, apart) is None for v in others):
         return None
     return region
+
+
+def _joins(node: Node) -> bool:
+    """Returns whether a node treats the dimensions in its attribute `axes` as one, and keeps them."""
+    works = node.operator.kind in (OperatorKind.REDUCTION, OperatorKind.NORM) and "axes" in node.attributes
+    return works and node.flag("keepdims", 1)
 
 
 def _shape(shape: Sequence[int], apart: Pieces) -> tuple[int, ...] | None:
@@ -111,11 +113,13 @@ def _rewrite(
     between, readers = region
     for node in between:
         attributes: Mapping[str, Attribute] = node.attributes
-        if node.op in WHOLE:
+        if not node.is_pointwise:
             ends = [0, *accumulate(len(p) for p in apart)]
             axes = tuple(k for d in node.integers("axes") for k in range(ends[d], ends[d + 1]))
             attributes = {**attributes, "axes": axes}
-        nodes[node] = [Node(node.op, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)]
+        nodes[node] = [
+            Node(node.operator, tuple(map(split, node.inputs)), (split(node.output),), attributes, node.name)
+        ]
     for reader in readers:
         nodes[reader] = [replace(reader, inputs=(split(reader.inputs[0]),))]
     return nodes, constants

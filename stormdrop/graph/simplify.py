@@ -13,12 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.fold import Folding
-from stormdrop.graph.graph import FreshNames, Graph, Node, Value
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import identity_of
-
-COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal"})
-"""Operators with exchangeable operands. Max and Min are excluded: of 0.0 and -0.0 they may return either."""
+from stormdrop.operators.node import Node, Value
+from stormdrop.operators.pointwise import COPY
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -60,7 +59,7 @@ def common_subexpressions(graph: Graph) -> Graph:
 def _key(node: Node) -> Hashable:
     """Returns a key, equal for equal computations. Attributes are compared as text: 0.0 and -0.0, 1 and True differ."""
     attributes = tuple(sorted((k, repr(v)) for k, v in node.attributes.items()))
-    if node.op in COMMUTATIVE and node.inputs[0].name > node.inputs[1].name:
+    if node.operator.commutes == "exactly" and node.inputs[0].name > node.inputs[1].name:
         return node.op, node.inputs[::-1], attributes
     return node.op, node.inputs, attributes
 
@@ -125,7 +124,7 @@ def _takes_pad(node: Node, pad: Node) -> bool:
         return False
     if pad.output in node.inputs[1:]:
         return False
-    wanted = identity_of("max", pad.output.dtype) if node.op == "MaxPool" else 0
+    wanted = identity_of(node.operator.combiner or "sum", pad.output.dtype)
     counts = [sum(pad.integers(k)) - sum(_spatial(node, pad.integers(k))) for k in ("before", "after")]
     return counts == [0, 0] and pad.constant("value", pad.output.dtype) == wanted
 
@@ -141,11 +140,11 @@ def own_outputs(graph: Graph) -> Graph:
     computed = {n.output for n in graph.nodes}
     names = FreshNames(graph)
     nodes, outputs = list(graph.nodes), list(graph.outputs)
-    taken: set[Value] = set()
+    owned: set[Value] = set()
     for k, v in enumerate(graph.outputs):
-        if v in computed and v not in taken:
-            taken.add(v)
+        if v in computed and v not in owned:
+            owned.add(v)
             continue
         outputs[k] = Value(names.fresh(graph.output_names[k]), v.shape, v.dtype)
-        nodes.append(Node("Copy", (v,), (outputs[k],), name=graph.output_names[k]))
+        nodes.append(Node(COPY, (v,), (outputs[k],), name=graph.output_names[k]))
     return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))

@@ -18,9 +18,10 @@ from itertools import pairwise
 from typing import Literal
 
 from stormdrop.graph.fuse import is_alias
-from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.partition import Partition, TaskCall, call_of
 from stormdrop.ir.shape import matching_runs, row_strides
+from stormdrop.operators.node import Node, Value
+from stormdrop.operators.pointwise import COPY
 
 Kind = Literal["input", "output", "constant", "arena"]
 
@@ -134,16 +135,16 @@ class _Layout:
 
     def _unnested(self, parts: Sequence[Value], along: int) -> list[Value]:
         """Returns the parts, with nested concatenations that have no place yet replaced by their own parts."""
-        found: list[Value] = []
+        flat: list[Value] = []
         stack = list(reversed(parts))
         while stack:
             v = stack.pop()
             node = self.graph.producers.get(v)
             if v in self.places or node is None or node.op != "Concat" or node.integer("axis") != along:
-                found.append(v)
+                flat.append(v)
             else:
                 stack.extend(reversed([x for x in node.inputs if x.size]))
-        return found
+        return flat
 
     def _is_free(self, v: Value) -> bool:
         """Returns whether a kernel (or an alias of its result) may write this value to any place."""
@@ -183,7 +184,7 @@ class _Layout:
             if not _same(self.places[v], wanted, v.shape):
                 part = Value(f"{node.output.name}#{k}", v.shape, v.dtype)
                 self.places[part] = wanted
-                copies.append(call_of([Node("Copy", (v,), (part,), {}, node.name)], self.graph.constants))
+                copies.append(call_of([Node(COPY, (v,), (part,), {}, node.name)], self.graph.constants))
             start += v.shape[along]
         return copies
 

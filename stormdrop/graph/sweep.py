@@ -19,9 +19,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from stormdrop.graph.graph import Array, Attribute, FreshNames, Graph, Node, Value
-from stormdrop.graph.shapes import infer
+from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.ir.conversion import DTYPES
+from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer
+from stormdrop.operators.table import node_of
 
 
 def use_counts(graph: Graph) -> Counter[Value]:
@@ -59,11 +60,13 @@ class Sweep:
         self._changed = True
         self.keep(node)
 
-    def emit(self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node) -> Value:
+    def emit(
+        self, operator: str | Operator, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node
+    ) -> Value:
         """Emits a new node; its value and its error messages take the name of `like`."""
-        shape, dtype = infer(op, inputs, attributes)
-        value = Value(self._names.fresh(like.output.name), shape, dtype)
-        self.keep_other(Node(op, tuple(inputs), (value,), attributes, like.name))
+        node = node_of(operator, inputs, attributes, like.name)
+        value = Value(self._names.fresh(like.output.name), *infer(node))
+        self.keep_other(replace(node, outputs=(value,)))
         return value
 
     def replace(self, old: Value, new: Value) -> None:

@@ -24,12 +24,13 @@ from stormdrop.device.arrays import Array, checked, copied_out
 from stormdrop.device.device import Seconds
 from stormdrop.frontend.mixed import ForeignPart, MixedGraph, MixedPort
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
-from stormdrop.graph.graph import Graph, shown
+from stormdrop.graph.graph import Graph
 from stormdrop.model.fallback import ForeignSession, OnnxRuntimeFallback
 from stormdrop.model.fixed_model import WARM_UP_RUNS
 from stormdrop.model.image import OpenPort, Port
 from stormdrop.model.model import Model
 from stormdrop.model.profile import Profile, ProfileRow, profile_of_parts
+from stormdrop.operators.node import shown
 
 OURS = "stormdrop"
 

@@ -1,4 +1,4 @@
-"""Reading and writing by position: broadcasting, transposing, reshaping, joining, cutting, padding, repeating.
+"""Tensor expressions by position, parts of operators: broadcasting, transposing, joining, padding, repeating.
 
 Every function reads each input element by a plain index expression, so a reader can compute it in place.
 """
@@ -53,12 +53,6 @@ def elementwise(function: Callable[[Sequence[Expr]], Expr], operands: Sequence[T
     return compute(name, i, function([read(x, i) for x in operands]))
 
 
-def expand(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
-    """Returns `Y[i] = X[i]`, broadcast to a shape."""
-    i = axes_for(shape)
-    return compute(name, i, read(x, i))
-
-
 def transpose(x: Tensor, order: Sequence[int], name: str = "Y") -> Tensor:
     """Reorders dimensions, as `numpy.transpose`: dimension d of the result is dimension order[d] of x.
 
@@ -71,18 +65,6 @@ def transpose(x: Tensor, order: Sequence[int], name: str = "Y") -> Tensor:
     axes = axes_for([x.shape[d] for d in order])
     source = [axes[list(order).index(d)] for d in range(len(x.shape))]
     return compute(name, axes, x[tuple(source)])
-
-
-def reshape(x: Tensor, shape: Sequence[int], name: str = "Y") -> Tensor:
-    """Returns the same elements in row-major order under another shape.
-
-        Y[h, w] = X[(h·W + w) // C, (h·W + w) % C]
-
-    Runs of dimensions with equally many elements on both sides are matched first. So an unchanged dimension is read
-    directly, and a dimension that only splits or joins needs the fewest divisions.
-    """
-    i = axes_for(shape)
-    return compute(name, i, x[tuple(reshaped_indices(x.shape, i))])
 
 
 def reshaped_indices(source: Sequence[int], axes: Sequence[Axis]) -> list[Expr]:
@@ -118,13 +100,6 @@ def concat(parts: Sequence[Tensor], along: int, name: str = "Y") -> Tensor:
     return compute(name, i, body)
 
 
-def cut(x: Tensor, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int], name: str = "Y") -> Tensor:
-    """Returns `Y[i] = X[start + i·step]` in every dimension; a step may be negative."""
-    i = axes_for(shape)
-    at = [binary("add", binary("mul", a, step), start) for a, start, step in zip(i, starts, steps)]
-    return compute(name, i, x[tuple(at)])
-
-
 def pad_constant(
     x: Tensor,
     before: Sequence[int],
@@ -149,43 +124,7 @@ def widened(x: Tensor) -> Tensor:
     return compute("X", axes, build.cast(x[tuple(axes)], "f32"))
 
 
-def pad_reflected(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str, name: str = "P") -> Tensor:
-    """Returns x padded by mode: edge (repeats the border), reflect (mirrors without it) or wrap (the other side)."""
-    axes = axes_for([b + n + a for b, n, a in zip(before, x.shape, after)])
-    indices: list[Expr] = []
-    for a, b, behind, n in zip(axes, before, after, x.shape):
-        i = binary("sub", a, b)
-        if not b and not behind:
-            indices.append(a)
-        elif mode == "edge" or n == 1:
-            indices.append(binary("min", binary("max", i, 0), n - 1))
-        elif mode == "wrap":
-            indices.append(binary("mod", i, n))
-        elif mode == "reflect":
-            turn = binary("mod", i, 2 * (n - 1))
-            indices.append(binary("min", turn, binary("sub", Const(2 * (n - 1), "i64"), turn)))
-        else:
-            raise UserError(f"pad: unknown mode {mode!r}")
-    return compute(name, axes, x[tuple(indices)])
-
-
 def repeat(x: Tensor, along: int, times: int, name: str = "Y") -> Tensor:
     """Returns `Y[…, i, …] = X[…, i // times, …]`, a nearest-neighbour enlargement."""
     i = axes_for(put(x.shape, along, x.shape[along] * times))
     return compute(name, i, x[put(i, along, binary("floordiv", i[along], times))])
-
-
-def tile(x: Tensor, times: Sequence[int], name: str = "Y") -> Tensor:
-    """Returns `Y[i] = X[i mod n]` in every dimension."""
-    i = axes_for([n * k for n, k in zip(x.shape, times)])
-    each = zip(i, x.shape, times)
-    indices = [a if k == 1 else Const(0, "i64") if n == 1 else binary("mod", a, n) for a, n, k in each]
-    return compute(name, i, x[tuple(indices)])
-
-
-def triangle(x: Tensor, upper: bool, k: int, name: str = "Y") -> Tensor:
-    """Returns the upper triangle (j - i >= k) or the lower (j - i <= k) of the last two dimensions, zero elsewhere."""
-    i = axes_for(x.shape)
-    gap = i[-1] - i[-2]
-    inside = gap >= k if upper else gap <= k
-    return compute(name, i, build.where(inside, x[tuple(i)], Const(0, x.dtype)))

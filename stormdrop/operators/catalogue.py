@@ -27,7 +27,7 @@ CAPSULE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class BenchmarkOperator:
     """One operator; `result` builds its output from an element type and one integer per argument.
 
     If `has_optional_batch`, the first argument may be left out; it is then 1.
@@ -161,33 +161,33 @@ _CONV3D = ("batch", "d", "h", "w", "in", "out", *_WINDOW)
 _HEADS = ("batch", "seq", "heads", "dim")
 _POOL = ("batch", "h", "w", "channels", *_WINDOW)
 
-OPERATORS: dict[str, Operator] = {
+OPERATORS: dict[str, BenchmarkOperator] = {
     o.name: o
     for o in (
-        Operator("GMM", "matmul", _GEMM, "matmul with constant weights", partial(_product, "XW"), True),
-        Operator("C1D", "conv1d", _CONV1D, "convolution of a sequence", partial(_conv, 1)),
-        Operator("C2D", "conv2d", _CONV2D, "convolution of an image", partial(_conv, 2)),
-        Operator("C3D", "conv3d", _CONV3D, "convolution of a volume", partial(_conv, 3)),
-        Operator("GRP", "grouped_conv2d", (*_CONV2D, "groups"), "grouped convolution", _grp),
-        Operator("DIL", "dilated_conv2d", (*_CONV2D, "dilation"), "dilated convolution", partial(_conv, 2)),
-        Operator("DEP", "depthwise_conv2d", _POOL, "depthwise convolution", _dep),
-        Operator("T2D", "conv_transpose2d", _CONV2D, "transposed convolution", _t2d),
-        Operator("CAP", "capsule_conv2d", _CONV2D, "convolution whose pixels are 4x4 matrices", _cap),
-        Operator("NRM", "matrix_norm", ("batch", "m", "n"), "matrix 2-norm", _nrm),
-        Operator("SFM", "softmax", ("m", "n"), "row softmax", _sfm),
-        Operator("CBR", "conv2d_bn_relu", _CONV2D, "conv2d, folded batch norm and relu", _cbr),
-        Operator("TBG", "attention_scores", _HEADS, "transposes, batched matmul and softmax", _tbg),
-        Operator("MXP", "max_pool2d", _POOL, "max pooling", _mxp),
-        Operator("ADR", "add_relu", ("batch", "h", "w", "channels"), "add two tensors, then relu", _adr),
-        Operator("GMV", "matvec", ("n", "k"), "matrix (n x k, constant) times vector", _gmv),
-        Operator("DOT", "dot", ("n",), "inner product of two vectors", _dot),
-        Operator("TRN", "transpose", ("m", "n"), "transpose of a matrix", _trn),
-        Operator("DEN", "bmm", _GEMM, "batched matmul of two run-time inputs", partial(_product, "AB")),
+        BenchmarkOperator("GMM", "matmul", _GEMM, "matmul with constant weights", partial(_product, "XW"), True),
+        BenchmarkOperator("C1D", "conv1d", _CONV1D, "convolution of a sequence", partial(_conv, 1)),
+        BenchmarkOperator("C2D", "conv2d", _CONV2D, "convolution of an image", partial(_conv, 2)),
+        BenchmarkOperator("C3D", "conv3d", _CONV3D, "convolution of a volume", partial(_conv, 3)),
+        BenchmarkOperator("GRP", "grouped_conv2d", (*_CONV2D, "groups"), "grouped convolution", _grp),
+        BenchmarkOperator("DIL", "dilated_conv2d", (*_CONV2D, "dilation"), "dilated convolution", partial(_conv, 2)),
+        BenchmarkOperator("DEP", "depthwise_conv2d", _POOL, "depthwise convolution", _dep),
+        BenchmarkOperator("T2D", "conv_transpose2d", _CONV2D, "transposed convolution", _t2d),
+        BenchmarkOperator("CAP", "capsule_conv2d", _CONV2D, "convolution whose pixels are 4x4 matrices", _cap),
+        BenchmarkOperator("NRM", "matrix_norm", ("batch", "m", "n"), "matrix 2-norm", _nrm),
+        BenchmarkOperator("SFM", "softmax", ("m", "n"), "row softmax", _sfm),
+        BenchmarkOperator("CBR", "conv2d_bn_relu", _CONV2D, "conv2d, folded batch norm and relu", _cbr),
+        BenchmarkOperator("TBG", "attention_scores", _HEADS, "transposes, batched matmul and softmax", _tbg),
+        BenchmarkOperator("MXP", "max_pool2d", _POOL, "max pooling", _mxp),
+        BenchmarkOperator("ADR", "add_relu", ("batch", "h", "w", "channels"), "add two tensors, then relu", _adr),
+        BenchmarkOperator("GMV", "matvec", ("n", "k"), "matrix (n x k, constant) times vector", _gmv),
+        BenchmarkOperator("DOT", "dot", ("n",), "inner product of two vectors", _dot),
+        BenchmarkOperator("TRN", "transpose", ("m", "n"), "transpose of a matrix", _trn),
+        BenchmarkOperator("DEN", "bmm", _GEMM, "batched matmul of two run-time inputs", partial(_product, "AB")),
     )
 }
 
 
-def resolve(name: str, args: Sequence[int]) -> tuple[Operator, tuple[int, ...]]:
+def resolve(name: str, args: Sequence[int]) -> tuple[BenchmarkOperator, tuple[int, ...]]:
     """Returns the operator with a short name or an alias, and one integer for each of its arguments.
 
     Raises UserError for an unknown name, a wrong number of arguments, and values out of range.

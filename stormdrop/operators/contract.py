@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+import numpy as np
+
 from stormdrop.base.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import Expr
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for, broadcast_shape, read, widened
+from stormdrop.operators.node import Array, Node, Operator, OperatorKind, Shape
 
 
 def matmul_extents(
@@ -72,3 +75,49 @@ def einsum(labels: Sequence[str], result: str, operands: Sequence[Tensor], name:
     at = {**axes, **over}
     product = reduce(Expr.__mul__, [_factor(x, [at[label] for label in text]) for text, x in zip(labels, operands)])
     return compute(name, [axes[label] for label in result], build.sum(product, *over.values()) if over else product)
+
+
+# ---- Shapes, and records of the operators
+
+
+def _matmul_shape(n: Node) -> Shape:
+    a, b = n.inputs
+    if a.dtype != b.dtype:
+        raise UserError(f"{a} and {b} are no matrices to multiply")
+    lead, rows, _, columns = matmul_extents(a.shape, b.shape, n.flag("transpose_a", 0), n.flag("transpose_b", 0))
+    return (*lead, rows, columns)
+
+
+def _matmul(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return matmul_nd(x[0], x[1], n.flag("transpose_a", 0), n.flag("transpose_b", 0))
+
+
+def _matmul_array(n: Node, x: Sequence[Array]) -> Array:
+    a = np.swapaxes(x[0], -1, -2) if n.integer("transpose_a", 0) else x[0]
+    b = np.swapaxes(x[1], -1, -2) if n.integer("transpose_b", 0) else x[1]
+    return np.matmul(a, b)
+
+
+def _einsum_shape(n: Node) -> Shape:
+    labels, _, result = n.text("equation").partition("->")
+    extents = einsum_extents(labels.split(","), result, [v.shape for v in n.inputs])
+    return tuple(extents[label] for label in result)
+
+
+def _einsum(n: Node, x: Sequence[Tensor]) -> Tensor:
+    labels, _, result = n.text("equation").partition("->")
+    return einsum(labels.split(","), result, x)
+
+
+PRODUCTS = (
+    Operator(
+        "MatMul",
+        _matmul_shape,
+        _matmul,
+        kind=OperatorKind.PRODUCT,
+        combiner="sum",
+        accumulates=True,
+        numpy=_matmul_array,
+    ),
+    Operator("Einsum", _einsum_shape, _einsum, kind=OperatorKind.PRODUCT, combiner="sum", accumulates=True),
+)

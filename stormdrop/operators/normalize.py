@@ -10,6 +10,7 @@ from stormdrop.ir import build
 from stormdrop.ir.expr import Axis, Combiner, Const, Expr, Load
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for, elementwise
+from stormdrop.operators.node import Node, Operator, OperatorKind, reduced, same_dims
 
 
 def reduce_dims(
@@ -86,3 +87,30 @@ def rms_normalize(x: Tensor, dims: Sequence[int], epsilon: float, name: str = "Y
     scale = elementwise(lambda e: build.rsqrt(e[0] * share + epsilon), [squares], "R")
     i = axes_for(x.shape)
     return compute(name, i, x[tuple(i)] * _spread(scale, dims, i))
+
+
+def _reduction(name: str, combiner: Combiner) -> Operator:
+    return Operator(
+        name,
+        reduced,
+        lambda n, x: reduce_dims(x[0], n.integers("axes"), combiner, n.flag("keepdims", 1)),
+        kind=OperatorKind.REDUCTION,
+        combiner=combiner,
+        followers=1,
+    )
+
+
+def _norm(name: str, express: Callable[[Node, Tensor], Tensor]) -> Operator:
+    return Operator(name, same_dims, lambda n, x: express(n, x[0]), kind=OperatorKind.NORM, followers=1)
+
+
+NORMALISATION = (
+    _reduction("ReduceSum", "sum"),
+    _reduction("ReduceMax", "max"),
+    _reduction("ReduceMin", "min"),
+    _reduction("ReduceProd", "prod"),
+    _norm("Softmax", lambda n, x: softmax(x, n.integer("axis"))),
+    _norm("LogSoftmax", lambda n, x: log_softmax(x, n.integer("axis"))),
+    _norm("Standardize", lambda n, x: standardize(x, n.integers("axes"), n.number("epsilon"))),
+    _norm("RmsNormalize", lambda n, x: rms_normalize(x, n.integers("axes"), n.number("epsilon"))),
+)

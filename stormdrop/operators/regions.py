@@ -1,13 +1,19 @@
-"""Reading an image at places that are data: regions of interest and deformed windows."""
+"""Reading an image at places that are data: regions of interest, deformed windows and sampling grids."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from itertools import product
+
+from stormdrop.base.errors import UserError
 from stormdrop.ir import build
 from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, compute, reduce_axis
 from stormdrop.operators.broadcast import axes_for
 from stormdrop.operators.indexing import clamped, wrapped
-from stormdrop.operators.window import Window
+from stormdrop.operators.node import Node, Operator, Shape
+from stormdrop.operators.window import window_of
 
 FARTHEST = 2.0**30
 """The limit to which positions are clamped: infinities lie outside the image, and indices fit 64 bits."""
@@ -28,22 +34,15 @@ def _neighbours(position: Expr, size: int) -> tuple[tuple[Expr, Expr], tuple[Exp
     return (before, 1.0 - share), (clamped(before + 1, size), share)
 
 
-def roi_align(
-    x: Tensor,
-    rois: Tensor,
-    batches: Tensor,
-    extents: tuple[int, int],
-    samples: int,
-    scale: float,
-    half_pixel: bool,
-    largest: bool,
-    name: str = "Y",
-) -> Tensor:
+def _roi_align(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Returns `Y[r, c, h, w]` = the mean over samples² points in part (h, w) of region r of the interpolated image.
 
     A region is x1, y1, x2, y2, in pixels times `scale`; points more than a pixel outside count as 0. With `largest` it
     is the largest of the four weighted neighbours of all points.
     """
+    x, rois, batches = inputs
+    extents, samples, scale = node.integers("extents"), node.integer("samples"), node.number("scale")
+    half_pixel, largest = node.flag("half_pixel"), node.flag("largest")
     r, c, h, w = axes_for((rois.shape[0], x.shape[1], *extents))
     iy, ix = reduce_axis(samples, "iy"), reduce_axis(samples, "ix")
     image = clamped(wrapped(batches[r], x.shape[0]), x.shape[0])
@@ -65,8 +64,8 @@ def roi_align(
         joined = binary("max", joined, term) if largest else joined + term
     value = select(sides[0] & sides[1], joined, Const(0, x.dtype))
     if largest:
-        return compute(name, (r, c, h, w), build.reduce_max(value, iy, ix))
-    return compute(name, (r, c, h, w), build.sum(value * (1.0 / samples**2), iy, ix))
+        return compute("Y", (r, c, h, w), build.reduce_max(value, iy, ix))
+    return compute("Y", (r, c, h, w), build.sum(value * (1.0 / samples**2), iy, ix))
 
 
 def _rounded(x: Expr) -> Expr:
@@ -77,7 +76,7 @@ def _rounded(x: Expr) -> Expr:
     return select(compare("lt", x, 0.0), -near, near)
 
 
-def max_roi_pool(x: Tensor, rois: Tensor, extents: tuple[int, int], scale: float, name: str = "Y") -> Tensor:
+def _max_roi_pool(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Returns `Y[r, c, h, w]` = the largest pixel of bin (h, w) of region r, 0 if the bin lies outside the image.
 
     A region is the image's number, x1, y1, x2, y2. Corners are multiplied by `scale` and rounded, halves away from
@@ -87,6 +86,7 @@ def max_roi_pool(x: Tensor, rois: Tensor, extents: tuple[int, int], scale: float
         T[r, c, h, j] = max_i where(i in rows of bin h, X[image, c, i, j], -inf)
         Y[r, c, h, w] = max_j where(j in columns of bin w, T[r, c, h, j], -inf)
     """
+    (x, rois), extents, scale = inputs, node.integers("extents"), node.number("scale")
     rows, columns = x.shape[2:]
 
     def bin_of(r: Expr, k: int, part: Expr, extent: int, size: int) -> tuple[Expr, Expr]:
@@ -116,17 +116,16 @@ def max_roi_pool(x: Tensor, rois: Tensor, extents: tuple[int, int], scale: float
     r, c, h, w = axes_for(pooled.shape)
     limits = bin_of(r, 2, h, 0, rows), bin_of(r, 1, w, 1, columns)
     filled = [compare("lt", begin, behind) for begin, behind in limits]
-    return compute(name, (r, c, h, w), select(filled[0] & filled[1], pooled[r, c, h, w], Const(0, x.dtype)))
+    return compute("Y", (r, c, h, w), select(filled[0] & filled[1], pooled[r, c, h, w], Const(0, x.dtype)))
 
 
-def deformed_windows(
-    x: Tensor, offsets: Tensor, mask: Tensor | None, w: Window, groups: int, name: str = "P"
-) -> Tensor:
+def _deformed_windows(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Returns `P[n, c, kh, kw, oh, ow]` = X[n, c] interpolated at the tap's own place plus its offset, times its mask.
 
     Offsets are [n, groups · taps · 2, oh, ow], rows before columns, one set for each group of channels; outside the
     image lie zeros.
     """
+    (x, offsets, *masks), w, groups = inputs, window_of(node), node.integer("groups")
     extents = w.extents(x.shape[2:])
     taps = w.kernel[0] * w.kernel[1]
     i = axes_for((*x.shape[:2], *w.kernel, *extents))
@@ -145,15 +144,114 @@ def deformed_windows(
             term = select(row_valid & column_valid, term, Const(0, x.dtype))
             total = term if total is None else total + term
     assert total is not None
-    return compute(name, i, total if mask is None else total * mask[n, tap, oh, ow])
+    return compute("P", i, total * masks[0][n, tap, oh, ow] if masks else total)
 
 
 def _corners(position: Expr, size: int) -> list[tuple[Expr, Expr, Expr]]:
     """Returns the pixels before and after a position: index, weight, and whether the pixel exists."""
     low = call("floor", position)
     share = position - low
-    found: list[tuple[Expr, Expr, Expr]] = []
+    corners: list[tuple[Expr, Expr, Expr]] = []
     for at, weight in ((low, 1.0 - share), (low + 1.0, share)):
         valid = compare("ge", at, 0.0) & compare("le", at, float(size - 1))
-        found.append((clamped(build.cast(at, "i64"), size), weight, valid))
-    return found
+        corners.append((clamped(build.cast(at, "i64"), size), weight, valid))
+    return corners
+
+
+def _position(g: Expr, size: int, align: bool) -> Expr:
+    """Returns a grid value as a position among the pixels of one dimension; NaN counts as -1, as PyTorch's does."""
+    near = binary("max", binary("min", g, FARTHEST), -FARTHEST)
+    g = select(compare("eq", g, g), near, Const(-1, g.dtype))
+    return (g + 1.0) * (0.5 * (size - 1)) if align else ((g + 1.0) * float(size) - 1.0) * 0.5
+
+
+def _reflected(x: Expr, low: float, high: float) -> Expr:
+    """Returns x mirrored at both ends until it lies between them: a triangle wave."""
+    width = high - low
+    t = call("abs", x - low)
+    t = t - call("floor", t / (2 * width)) * (2 * width)
+    return select(compare("gt", t, Const(width, x.dtype)), 2 * width - t, t) + low
+
+
+def _pixel(position: Expr, size: int, padding: str, align: bool) -> Expr:
+    """Returns the index of the pixel at a whole-numbered position; outside the image, of a border or mirrored pixel."""
+    if size == 1:
+        return Const(0, "i64")
+    if padding == "reflection":
+        position = _reflected(position, 0.0 if align else -0.5, size - 1.0 if align else size - 0.5)
+    return clamped(build.cast(position, "i64"), size)
+
+
+def _cubic(t: Expr) -> list[Expr]:
+    """Returns Keys' weights of the four neighbours, a = -3/4, at a distance t from the second."""
+    a = -0.75
+
+    def near(d: Expr) -> Expr:
+        return (d * (a + 2) - (a + 3)) * d * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)]
+
+
+def _grid_sample(node: Node, inputs: Sequence[Tensor]) -> Tensor:
+    """Returns `Y[n, c, o…] = X[n, c, …]` interpolated at `G[n, o…]`.
+
+    Coordinates range from -1 to 1, the last dimension first.
+
+    Modes nearest, linear and cubic; outside the image lie zeros, its border, or its reflection. The positions are not
+    padded, only the pixels: an image that is continued without end is interpolated.
+    """
+    (x, grid), mode, padding, align = inputs, node.text("mode"), node.text("padding"), node.flag("align_corners")
+    rank = len(x.shape) - 2
+    if grid.shape[-1] != rank or len(grid.shape) != rank + 2 or mode not in ("nearest", "linear", "cubic"):
+        raise UserError(f"grid_sample: {x!r} and {grid!r} do not fit, or unknown mode {mode!r}")
+    i = axes_for((x.shape[0], x.shape[1], *grid.shape[1:-1]))
+    taps: list[list[tuple[Expr, Expr, Expr | None]]] = []
+    for d, size in enumerate(x.shape[2:]):
+        g = build.cast(grid[(i[0], *i[2:], rank - 1 - d)], x.dtype)
+        taps.append(_taps(_position(g, size, align), size, mode, padding, align))
+    total: Expr | None = None
+    for chosen in product(*taps):
+        value: Expr = x[(i[0], i[1], *(index for index, _, _ in chosen))]
+        if mode != "nearest":
+            value = value * reduce(Expr.__mul__, [w for _, w, _ in chosen])
+        valid = [v for _, _, v in chosen if v is not None]
+        value = select(reduce(Expr.__and__, valid), value, Const(0, x.dtype)) if valid else value
+        total = value if total is None else total + value
+    assert total is not None
+    return compute("Y", i, total)
+
+
+def _taps(at: Expr, size: int, mode: str, padding: str, align: bool) -> list[tuple[Expr, Expr, Expr | None]]:
+    """Returns the neighbours along one dimension: index, weight, and whether it lies in the image (None: always)."""
+    first = call("round" if mode == "nearest" else "floor", at)
+    t = at - first
+    weights = {"nearest": [t], "linear": [1.0 - t, t], "cubic": _cubic(t)}[mode]
+    taps: list[tuple[Expr, Expr, Expr | None]] = []
+    for k, w in enumerate(weights):
+        position = first + float(k - (mode == "cubic"))
+        valid = compare("ge", position, 0.0) & compare("le", position, float(size - 1)) if padding == "zeros" else None
+        taps.append((_pixel(position, size, padding, align), w, valid))
+    return taps
+
+
+# ---- Operators of the graph
+
+
+def _regions(n: Node) -> Shape:
+    return (n.inputs[1].shape[0], n.inputs[0].shape[1], *n.integers("extents"))
+
+
+def _deformed(n: Node) -> Shape:
+    x, w = n.inputs[0], window_of(n)
+    return (*x.shape[:2], *w.kernel, *w.extents(x.shape[2:]))
+
+
+REGIONS = (
+    Operator("RoiAlign", _regions, _roi_align),
+    Operator("MaxRoiPool", _regions, _max_roi_pool),
+    Operator("DeformedWindows", _deformed, _deformed_windows),
+    Operator("GridSample", lambda n: (*n.inputs[0].shape[:2], *n.inputs[1].shape[1:-1]), _grid_sample),
+)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from stormdrop.base.errors import UserError
 from stormdrop.ir import build
@@ -19,6 +19,7 @@ from stormdrop.ir.dtypes import ACCUMULATOR
 from stormdrop.ir.expr import FLOATS, Axis, Combiner, Const, Expr, Scalar, binary, compare, identity_of, select
 from stormdrop.ir.tensor import Tensor, axis, compute, reduce_axis
 from stormdrop.operators.broadcast import pad_constant, widened
+from stormdrop.operators.node import Node, Operator, OperatorKind, Shape, positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class Window:
 
     def extents(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Returns the number of windows along each dimension. Raises UserError if no window fits."""
-        found: list[int] = []
+        counts: list[int] = []
         for n, k, s, d, b, a in zip(sizes, self.kernel, self.strides, self.dilations, self.before, self.after):
             reach = d * (k - 1) + 1
             if min(k, s, d) < 1 or b + n + a < reach:
                 raise UserError(f"a window of {reach} (stride {s}) does not fit into {n} padded by {b} and {a}")
-            found.append((b + n + a - reach) // s + 1)
-        return tuple(found)
+            counts.append((b + n + a - reach) // s + 1)
+        return tuple(counts)
 
 
 def spatial(x: Tensor, layout: str) -> tuple[int, ...]:
@@ -153,18 +154,19 @@ def _reaching(at: Sequence[Axis], over: Sequence[Axis], w: Window, counts: Seque
     return sources, reduce(Expr.__and__, [*inside, *hits])
 
 
-def fold(x: Tensor, w: Window, extents: Sequence[int], name: str = "Y") -> Tensor:
+def _fold(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Returns an image as the sum of its windows, the adjoint of cutting windows. X is [n, c, kernel…, windows…].
 
     Y[n, c, h] = Σ_kh where(h + p - kh·d is a multiple of s, and of a window, X[n, c, kh, (h + p - kh·d) // s], 0)
     """
+    (x,), w = inputs, window_of(node)
     rank = len(w.kernel)
     n, c = axis(x.shape[0], "n"), axis(x.shape[1], "c")
-    at = [axis(e, f"o{d}") for d, e in enumerate(extents)]
+    at = [axis(e, f"o{d}") for d, e in enumerate(node.integers("extents"))]
     over = [reduce_axis(k, f"k{d}") for d, k in enumerate(w.kernel)]
     sources, reached = _reaching(at, over, w, x.shape[2 + rank :])
     value = select(reached, x[(n, c, *over, *sources)], Const(0, x.dtype))
-    return compute(name, (n, c, *at), build.sum(value, *over))
+    return compute("Y", (n, c, *at), build.sum(value, *over))
 
 
 def _phases_fit(x: Tensor, w: Window, extents: Sequence[int]) -> bool:
@@ -202,9 +204,9 @@ def _transposed_by_phases(x: Tensor, weights: Tensor, w: Window, extents: Sequen
     jy, jx, ci = reduce_axis(taps[0], "jy"), reduce_axis(taps[1], "jx"), reduce_axis(x.shape[3], "ci")
     row, column = y + (py + padding) // s - jy, x_ + (px + padding) // s - jx
     if any(k % s for k in kernel):
-        taken = [(q + padding) % s + j * s < k for q, j, k in zip((py, px), (jy, jx), kernel)]
+        is_tap = [(q + padding) % s + j * s < k for q, j, k in zip((py, px), (jy, jx), kernel)]
         inside = [c for i, size in zip((row, column), sizes) for c in (i >= 0, i < size)]
-        pixel = build.where(reduce(Expr.__and__, [*inside, *taken]), x[n, row, column, ci], 0)
+        pixel = build.where(reduce(Expr.__and__, [*inside, *is_tap]), x[n, row, column, ci], 0)
     else:
         behind = [max(0, r - 1 + (s - 1 + padding) // s - (size - 1)) for r, size in zip(rows, sizes)]
         p = pad_constant(x, (0, taps[0] - 1, taps[1] - 1, 0), (0, *behind, 0), 0, (1, 2))
@@ -238,7 +240,7 @@ def pool(x: Tensor, w: Window, layout: str, combiner: Combiner, name: str = "Y")
     return compute(name, place(layout, n, [c], at), body)
 
 
-def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") -> Tensor:
+def _max_pool_indices(node: Node, inputs: Sequence[Tensor]) -> Tensor:
     """Returns the flat position in X (channels first) of every window's first maximum in row-major order.
 
         M = max over the window
@@ -247,7 +249,8 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
 
     NaN is the largest number. A window entirely in the padding has no maximum; its position is the image's last.
     """
-    layout, sizes = "NCHW", spatial(x, "NCHW")
+    (x,), w, layout = inputs, window_of(node), "NCHW"
+    sizes = spatial(x, layout)
     area = prod(sizes)
     largest = pool(x, w, layout, "max", "M")
     p = padded(x, w, layout, identity_of("max", x.dtype))
@@ -261,13 +264,13 @@ def max_pool_indices(x: Tensor, w: Window, column_major: bool, name: str = "Y") 
     inside = reduce(Expr.__and__, [q for i, size in zip(positions, sizes) for q in (i >= 0, i < size)])
     last = Const(area - 1, "i64")
     first = build.reduce_min(select(inside, select(hit, _flattened(positions, sizes), last), last), *over)
-    found = compute("K", place(layout, n, [c], at), first)
+    chosen = compute("K", place(layout, n, [c], at), first)
     n, c, *at = (axis(a.extent, a.name) for a in (n, c, *at))
-    pixel: Expr = found[place(layout, n, [c], at)]
-    if column_major:
+    pixel: Expr = chosen[place(layout, n, [c], at)]
+    if node.flag("column_major", 0):
         indices = [binary("mod", binary("floordiv", pixel, prod(sizes[d + 1 :])), size) for d, size in enumerate(sizes)]
         pixel = _flattened(indices[::-1], sizes[::-1])
-    return compute(name, place(layout, n, [c], at), (n * x.shape[1] + c) * area + pixel)
+    return compute("Y", place(layout, n, [c], at), (n * x.shape[1] + c) * area + pixel)
 
 
 def _flattened(indices: Sequence[Expr], sizes: Sequence[int]) -> Expr:
@@ -275,3 +278,64 @@ def _flattened(indices: Sequence[Expr], sizes: Sequence[int]) -> Expr:
     for i, size in zip(indices, sizes):
         flat = binary("mul", flat, size) + i
     return flat
+
+
+# ---- Shapes, and records of the operators
+
+
+def window_of(node: Node) -> Window:
+    return Window(*(node.integers(key) for key in ("kernel", "strides", "dilations", "before", "after")))
+
+
+def _windows(n: Node) -> Shape:
+    x, first = n.inputs[0], n.text("layout") == "NCHW"
+    extents = window_of(n).extents(x.shape[2:] if first else x.shape[1:-1])
+    count = x.shape[1 if first else -1]
+    if len(n.inputs) > 1:
+        count = n.inputs[1].shape[0 if first else -1]
+    return (x.shape[0], count, *extents) if first else (x.shape[0], *extents, count)
+
+
+def _conv(n: Node, x: Sequence[Tensor]) -> Tensor:
+    return conv_nd(x[0], x[1], window_of(n), n.integer("groups"), n.text("layout"))
+
+
+def _conv_transpose(n: Node, x: Sequence[Tensor]) -> Tensor:
+    extents, groups = n.integers("extents"), n.integer("groups")
+    return conv_transpose_nd(x[0], x[1], window_of(n), extents, groups, n.text("layout"))
+
+
+def _enlarged(n: Node) -> Shape:
+    x, w = n.inputs
+    if n.text("layout") == "NCHW":
+        return (x.shape[0], w.shape[1] * n.integer("groups"), *n.integers("extents"))
+    return (x.shape[0], *n.integers("extents"), w.shape[-1])
+
+
+def _folded(n: Node) -> Shape:
+    x, w, extents = n.inputs[0], window_of(n), n.integers("extents")
+    counts = w.extents(extents)
+    if x.shape[2:] != (*w.kernel, *counts):
+        raise UserError(f"{x} does not hold windows of {list(w.kernel)} in an image of {list(extents)}")
+    return (*x.shape[:2], *extents)
+
+
+def _pool(name: str, combiner: Combiner, moves: Literal["", "some"] = "") -> Operator:
+    return Operator(
+        name,
+        _windows,
+        lambda n, x: pool(x[0], window_of(n), n.text("layout"), combiner),
+        kind=OperatorKind.POOL,
+        combiner=combiner,
+        moves=moves,
+    )
+
+
+WINDOWS = (
+    Operator("Conv", _windows, _conv, kind=OperatorKind.PRODUCT, combiner="sum", accumulates=True),
+    Operator("ConvTranspose", _enlarged, _conv_transpose, kind=OperatorKind.PRODUCT, combiner="sum"),
+    _pool("MaxPool", "max", moves="some"),
+    _pool("SumPool", "sum"),
+    Operator("MaxPoolIndices", _windows, _max_pool_indices, dtype=positions),
+    Operator("Fold", _folded, _fold, combiner="sum"),
+)

@@ -20,11 +20,12 @@ from rich.console import Console
 from stormdrop.base.errors import UserError
 from stormdrop.device.arrays import Wanted
 from stormdrop.frontend.open_dimensions import Interface
-from stormdrop.graph.graph import Graph, shown
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import Partition, TaskUse
 from stormdrop.graph.passes import optimise
 from stormdrop.ir.shape import dimensions_text, shape_text
 from stormdrop.model.image import Image, OpenPort, Port
+from stormdrop.operators.node import shown
 from stormdrop.report.console import block, heading, print_pairs, print_table, say, table_lines
 from stormdrop.report.text import bytes_text, counted, name_text, one_line, threads_text
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from stormdrop.codegen.memory import Pages
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import call_of
 from stormdrop.ir import build as sd
 from stormdrop.ir.expr import NUMPY, Dtype
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.operators.indexing import clamped, wrapped
+from stormdrop.operators.node import Value
 from tests.support import crew
 from tests.support.trials import Given
 

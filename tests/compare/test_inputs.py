@@ -12,7 +12,7 @@ import pytest
 from stormdrop.base.errors import UserError
 from stormdrop.compare.inputs import read_arrays, read_bound, read_inputs, saved, split_name
 from stormdrop.device.arrays import random_inputs
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 
 X, K, B = Value("x", (40, 50), "f32"), Value("k", (300,), "i64"), Value("b", (300,), "bool")
 

@@ -8,7 +8,8 @@ import pytest
 from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
+from stormdrop.operators.node import Value
 from tests.support.graphs import Array, graph_of
 
 

@@ -14,8 +14,8 @@ from onnx import helper
 
 import stormdrop as sd
 from stormdrop.compiler.specialise import Specialiser, rounded_size
-from stormdrop.graph.graph import Value
 from stormdrop.model.open_model import OpenModel
+from stormdrop.operators.node import Value
 from tests.support.open_onnx import decoder, open_onnx
 
 ort = pytest.importorskip("onnxruntime")

@@ -20,7 +20,7 @@ from onnx import helper
 
 from stormdrop.compiler.compile import compile as compile_model
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.verify_graph import verify
+from stormdrop.graph.graph import verify
 from tests.support.float64 import reference64, relative_error
 from tests.support.inputs import inputs_for
 from tests.support.light_models import light, session_of, with_logits

@@ -17,7 +17,7 @@ from stormdrop.base.errors import UserError  # noqa: E402
 from stormdrop.compare.interpreter import interpret  # noqa: E402
 from stormdrop.frontend.node_reader import NeedsConstant  # noqa: E402
 from stormdrop.frontend.onnx import load  # noqa: E402
-from stormdrop.graph.verify_graph import verify  # noqa: E402
+from stormdrop.graph.graph import verify  # noqa: E402
 from tests.support.remarks import remarks  # noqa: E402
 
 F, I = TensorProto.FLOAT, TensorProto.INT64

@@ -10,7 +10,8 @@ import pytest
 
 from stormdrop.graph.batch_norm import fold_scales
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Array, Graph, Value
+from stormdrop.graph.graph import Graph
+from stormdrop.operators.node import Array, Value
 from tests.support.graphs import floats, graph_of, ops, rewritten, window
 
 RNG = np.random.default_rng(11)

@@ -7,7 +7,7 @@ import pytest
 
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.dense import Shuffle, without_transposes_of_dense
-from stormdrop.graph.graph import Value
+from stormdrop.operators.node import Value
 from tests.support.graphs import assert_same, graph_of, ops
 
 RNG = np.random.default_rng(0)

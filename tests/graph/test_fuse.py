@@ -6,7 +6,8 @@ import numpy as np
 
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.fuse import groups, post_dominators
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
+from stormdrop.operators.node import Value
 
 
 def _ops(graph: Graph) -> list[list[str]]:

@@ -10,8 +10,9 @@ import pytest
 from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Graph, Node, Value, shown
-from stormdrop.graph.verify_graph import verify
+from stormdrop.graph.graph import Graph, verify
+from stormdrop.operators.node import Node, Value, shown
+from stormdrop.operators.table import GRAPH_OPERATORS
 
 
 def chain() -> Graph:
@@ -52,14 +53,14 @@ def test_a_value_defined_twice_is_refused() -> None:
 def test_a_result_of_another_shape_than_its_operator_gives_is_refused() -> None:
     g = chain()
     wrong = Value("w", (3, 2), "f32")
-    bad = Node("Relu", (g.inputs[0],), (wrong,))
+    bad = Node(GRAPH_OPERATORS["Relu"], (g.inputs[0],), (wrong,))
     with pytest.raises(UserError, match="gives"):
         verify(Graph(g.inputs, (wrong,), (bad,), {}))
 
 
 def test_a_node_that_nothing_reads_is_refused() -> None:
     g = chain()
-    dead = Node("Neg", (g.inputs[0],), (Value("dead", (2, 3), "f32"),))
+    dead = Node(GRAPH_OPERATORS["Neg"], (g.inputs[0],), (Value("dead", (2, 3), "f32"),))
     with pytest.raises(UserError, match="nothing reads"):
         verify(replace(g, nodes=(*g.nodes, dead)))
     verify(replace(g, nodes=(*g.nodes, dead)).pruned())
@@ -69,7 +70,7 @@ def test_rewriting_replaces_nodes_and_shares_the_rest() -> None:
     g = chain()
 
     def swap(node: Node) -> list[Node] | None:
-        return [replace(node, op="Neg", attributes={})] if node.op == "Relu" else None
+        return [replace(node, operator=GRAPH_OPERATORS["Neg"], attributes={})] if node.op == "Relu" else None
 
     h = g.rewrite(swap)
     verify(h)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Node, Value
 from stormdrop.graph.identities import identities, joined
 from stormdrop.ir.expr import Dtype
+from stormdrop.operators.node import Node, Value
 from tests.support.graphs import graph_of, ops, rewritten, window
 
 Make = Callable[[GraphBuilder, Value], Value]
@@ -103,6 +103,10 @@ def test_what_does_something_stays(what: str) -> None:
     assert left(make) == wanted
 
 
+def padded(b: GraphBuilder, x: Value, after: tuple[int, ...], value: float) -> Value:
+    return b.emit("Pad", x, before=(0, 1, 0), after=after, mode="constant", value=value)
+
+
 PAIRS: dict[str, tuple[Make, dict[str, int]]] = {
     "transposes": (lambda b, x: b.transpose(b.transpose(x, (1, 2, 0)), (1, 2, 0)), {"Transpose": 1}),
     "a transpose of ones": (lambda b, x: b.transpose(b.reshape(x, (2, 1, 3, 4)), (0, 2, 1, 3)), {"Reshape": 1}),
@@ -127,25 +131,11 @@ PAIRS: dict[str, tuple[Make, dict[str, int]]] = {
         {"Slice": 1},
     ),
     "pads": (
-        lambda b, x: b.emit(
-            "Pad",
-            b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
-            before=(0, 1, 0),
-            after=(2, 0, 0),
-            mode="constant",
-            value=2.0,
-        ),
+        lambda b, x: padded(b, padded(b, x, (0, 0, 0), 2.0), (2, 0, 0), 2.0),
         {"Pad": 1},
     ),
     "pads of other values": (
-        lambda b, x: b.emit(
-            "Pad",
-            b.emit("Pad", x, before=(0, 1, 0), after=(0, 0, 0), mode="constant", value=2.0),
-            before=(0, 1, 0),
-            after=(2, 0, 0),
-            mode="constant",
-            value=3.0,
-        ),
+        lambda b, x: padded(b, padded(b, x, (0, 0, 0), 2.0), (2, 0, 0), 3.0),
         {"Pad": 2},
     ),
     "relus": (lambda b, x: b.emit("Relu", b.emit("Relu", x)), {"Relu": 1}),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.graph.index_ranges import MASK, NUMBERS, index_ranges
+from stormdrop.operators.node import Value
 from tests.support.graphs import graph_of
 
 Use = Callable[[GraphBuilder, Value], Value]

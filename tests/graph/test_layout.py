@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,12 +15,13 @@ import pytest
 from stormdrop import zoo
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Attribute, Graph, Value
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.layout_rules import blocks_of, carried, completed, matched, returned
-from stormdrop.graph.verify_graph import verify
 from stormdrop.ir.expr import NUMPY
+from stormdrop.operators.node import Attribute, Value
 from tests.support.graphs import assert_same, graph_of, ops
+from tests.support.graphs import window as window_attributes
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 Layer = Callable[[GraphBuilder, Value], Value]
@@ -30,15 +32,8 @@ def weights(b: GraphBuilder, *shape: int) -> Value:
     return b.constant(RNG.standard_normal(shape).astype(np.float32))
 
 
-def window(rank: int, kernel: int, stride: int = 1, pad: int = 0) -> dict[str, Attribute]:
-    return {
-        "kernel": (kernel,) * rank,
-        "strides": (stride,) * rank,
-        "dilations": (1,) * rank,
-        "before": (pad,) * rank,
-        "after": (pad,) * rank,
-        "layout": "NCHW",
-    }
+def window(rank: int, kernel: int, stride: int = 1, pad: int = 0) -> dict[str, Any]:
+    return window_attributes((kernel,) * rank, (pad,) * rank, strides=(stride,) * rank) | {"layout": "NCHW"}
 
 
 def conv(
@@ -55,14 +50,7 @@ def image(b: GraphBuilder, *shape: int) -> Value:
 
 def lrn(b: GraphBuilder, x: Value) -> Value:
     flat = b.reshape(b.emit("Mul", x, x), (x.shape[0], 1, x.shape[1], x.shape[2] * x.shape[3]))
-    over: dict[str, Attribute] = {
-        "kernel": (3, 1),
-        "strides": (1, 1),
-        "dilations": (1, 1),
-        "before": (1, 0),
-        "after": (1, 0),
-    }
-    total = b.reshape(b.emit("SumPool", flat, **over, layout="NCHW"), x.shape)
+    total = b.reshape(b.emit("SumPool", flat, layout="NCHW", **window_attributes((3, 1), (1, 0))), x.shape)
     return b.emit("Mul", x, b.emit("PowConst", b.emit("Add", total, b.number(2, x)), exponent=-0.75))
 
 

@@ -13,9 +13,9 @@ import pytest
 from stormdrop import zoo
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.graph.passes import PASSES, optimise
-from stormdrop.graph.verify_graph import verify
+from stormdrop.operators.node import Value
 from tests.support.graphs import assert_same, floats, graph_of, ops, window
 
 Make = Callable[[GraphBuilder, np.random.Generator, Value], Value]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.graph.rejoin import keep_apart, pieces
+from stormdrop.operators.node import Value
 from tests.support.graphs import assert_same, graph_of, ops
 
 SHAPE = (2, 4, 3, 5)

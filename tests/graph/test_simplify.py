@@ -11,11 +11,11 @@ from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
 from stormdrop.graph.empties import empties
-from stormdrop.graph.express import task_of
-from stormdrop.graph.graph import Graph, Node, Value
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
-from stormdrop.graph.verify_graph import verify
 from stormdrop.model.kernel import build
+from stormdrop.operators.node import Node, Value, task_of
+from stormdrop.operators.table import GRAPH_OPERATORS
 from tests.support.graphs import assert_same, floats, graph_of, ops, random_inputs, rewritten, window
 
 RNG = np.random.default_rng(3)
@@ -259,7 +259,7 @@ def test_copies_take_the_outputs_name_unless_it_is_taken() -> None:
     g = Graph((x,), (x, x), (), {}, output_names=("x", "y"))
     h = own_outputs(g)
     assert [v.name for v in h.outputs] == ["x.1", "y"]
-    g = Graph((x,), (y, y), (Node("Neg", (x,), (y,)),), {}, output_names=("z", "y"))
+    g = Graph((x,), (y, y), (Node(GRAPH_OPERATORS["Neg"], (x,), (y,)),), {}, output_names=("z", "y"))
     assert [v.name for v in own_outputs(g).outputs] == ["y", "y.1"]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import partition
 from stormdrop.graph.storage import Storage, reshaped_strides, storage
+from stormdrop.operators.node import Value
 
 
 def _stored(b: GraphBuilder, *outputs: Value) -> Storage:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import partition
 from stormdrop.graph.passes import optimise
 from stormdrop.ir import build as sd
@@ -21,6 +21,7 @@ from stormdrop.ir.keys import anchor_results, anchor_stages
 from stormdrop.ir.tensor import Task, Tensor, axis, compute, reduce_axis, tensor
 from stormdrop.operators.broadcast import elementwise, pad_constant
 from stormdrop.operators.catalogue import build
+from stormdrop.operators.node import Value
 from stormdrop.operators.normalize import standardize
 from tests.support.drawn_graphs import draw
 from tests.support.tasks import NAMES, random_task

@@ -19,7 +19,7 @@ import stormdrop as sd
 from stormdrop.compiler import compile as compile_module
 from stormdrop.frontend.mixed import cut
 from stormdrop.frontend.parsed import parsed
-from stormdrop.graph.verify_graph import verify
+from stormdrop.graph.graph import verify
 from stormdrop.model import mixed
 from stormdrop.model.fallback import OnnxRuntimeFallback
 from stormdrop.model.mixed import MixedModel

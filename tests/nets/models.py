@@ -17,8 +17,8 @@ from stormdrop.codegen.fingerprint import digest
 from stormdrop.compiler.choose import Choice
 from stormdrop.compiler.compile import read_graph, tasks_of
 from stormdrop.compiler.model_build import _Build
-from stormdrop.graph.graph import Value
 from stormdrop.graph.partition import Partition
+from stormdrop.operators.node import Value
 from stormdrop.space.rules import RULES
 from stormdrop.target.cpu import cross
 from tests.support.onnx_suite import _array, all_cases, graph_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stormdrop.base.errors import UserError
 from stormdrop.ir.interp import evaluate, magnitude, sample
 from stormdrop.ir.tensor import Task, Variant, tensor
-from stormdrop.operators.catalogue import OPERATORS, Operator, build, resolve
+from stormdrop.operators.catalogue import OPERATORS, BenchmarkOperator, build, resolve
 from stormdrop.operators.window import Window, conv_nd
 from stormdrop.operators.winograd import winograd_conv2d
 from tests.support.winograd import winograd_variant
@@ -256,7 +256,7 @@ def test_wrong_usage_is_explained(name: str, args: list[int], message: str):
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=lambda operator: operator.alias)
-def test_an_alias_builds_the_task_of_the_short_name(operator: Operator):
+def test_an_alias_builds_the_task_of_the_short_name(operator: BenchmarkOperator):
     args = next(args for name, args, _ in CASES if name == operator.name)
     task = build(operator.name, args)
     for name in (operator.alias, operator.alias.upper(), operator.alias.replace("_", "-"), operator.name.lower()):

@@ -11,10 +11,9 @@ import pytest
 from stormdrop.compiler.compile import tasks_of
 from stormdrop.device.host import detect
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.express import task_of
-from stormdrop.graph.graph import Attribute
 from stormdrop.ir.tensor import Task
 from stormdrop.model.kernel import build
+from stormdrop.operators.node import Attribute, task_of
 from stormdrop.space.cpu_judge import CpuJudge, most_code
 from stormdrop.space.default import default_schedule
 from stormdrop.space.derive import enumerate_structures

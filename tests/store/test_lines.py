@@ -18,10 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stormdrop.ir.tensor import Task, tensor
+from stormdrop.graph.builder import GraphBuilder
+from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Timing
 from stormdrop.operators.catalogue import build
-from stormdrop.operators.indexing import gather
+from stormdrop.operators.node import task_of
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import replay
 from stormdrop.store.lines import LINE_BYTES, read_lines
@@ -386,8 +387,9 @@ def test_times_that_no_machine_reaches_are_refused(task: Task, impossible: float
 
 
 def test_a_gather_may_take_less_time_than_its_table_would_take_to_read() -> None:
-    table, indices = tensor("T", (1 << 20, 64)), tensor("I", (8,), "i64")
-    assert timed_import(Task([gather(table, indices, 0)]), 1e-6).kept == 1
+    b = GraphBuilder()
+    b.emit("Gather", b.input("table", (1 << 20, 64), "f32"), b.input("indices", (8,), "i64"), axis=0)
+    assert timed_import(task_of(b.nodes[0]), 1e-6).kept == 1
 
 
 def test_points_that_do_not_fit_the_machine_are_refused() -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stormdrop.base.errors import UserError
-from stormdrop.graph.elementwise import ELEMENTWISE
-from stormdrop.graph.graph import Graph, Value
+from stormdrop.graph.graph import Graph
 from stormdrop.graph.partition import TaskCall, call_of, partition
 from stormdrop.graph.passes import optimise
 from stormdrop.ir.expr import Dtype, Expr, loads
 from stormdrop.ir.tensor import Task, Tensor
+from stormdrop.operators.node import Value
+from stormdrop.operators.pointwise import POINTWISE
 from tests.support.exactness import is_judged
 from tests.support.graph_draft import MOST_ELEMENTS, Array, GraphDraft, Refused, random_data
 from tests.support.graph_steps import STEPS
@@ -35,7 +36,9 @@ BY_DATA = frozenset(
         "Interpolate",
     }
 )
-PLAIN = frozenset({*ELEMENTWISE, "Gather", "Transpose", "Reshape", "Slice", "Expand", "Repeat", "Tile"})
+PLAIN = frozenset(
+    {*(operator.name for operator in POINTWISE), "Gather", "Transpose", "Reshape", "Slice", "Expand", "Repeat", "Tile"}
+)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from stormdrop.frontend.onnx import load
-from stormdrop.graph.graph import Graph, Node, Value
-from stormdrop.graph.shapes import window_of
+from stormdrop.graph.graph import Graph
+from stormdrop.operators.node import Node, Value
+from stormdrop.operators.window import window_of
 
 Array = NDArray[Any]
 Rule = Callable[[Node, Sequence[Array]], Array]

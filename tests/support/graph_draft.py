@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS, NUMPY, Dtype
+from stormdrop.operators.node import Value
 
 Rng = np.random.Generator
 Array = NDArray[Any]

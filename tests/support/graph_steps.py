@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stormdrop.graph.graph import Value
 from stormdrop.ir.expr import FLOATS
+from stormdrop.operators.node import Value
 from tests.support.graph_draft import LONG, GraphDraft, Shape
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.graph import Array, Graph, Value
-from stormdrop.graph.verify_graph import verify
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.ir.expr import NUMPY
+from stormdrop.operators.node import Array, Value
 
 HOSTILE = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, 3e38, -7.5])
 

@@ -34,8 +34,7 @@ from stormdrop.device.host import detect
 from stormdrop.frontend.node_reader import NeedsConstant
 from stormdrop.frontend.onnx import load
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
-from stormdrop.graph.graph import Graph
-from stormdrop.graph.verify_graph import verify
+from stormdrop.graph.graph import Graph, verify
 from stormdrop.space.rules import Rule
 from stormdrop.target.machine import Target
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
+from stormdrop.zoo import DEFAULT_OPSET
 from stormdrop.zoo.bert import Bert, bert
 from stormdrop.zoo.builder import Network, NetworkBuilder, OnnxValue
-from stormdrop.zoo.catalogue import DEFAULT_OPSET
 from stormdrop.zoo.export import model
 from stormdrop.zoo.weights import Normal
 

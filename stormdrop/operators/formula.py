@@ -1,6 +1,6 @@
 """Formula nodes: operators given as tensor expressions, which the node itself carries as text.
 
-    attributes = formula_attributes(task)              # a task with one output; its inputs are the node's inputs
+    operator, attributes = formula(task, "silu")       # a task with one output; its inputs are the node's inputs
     tensor = applied(node, tensors)                    # the formula over these tensors
 
 A formula that reads every operand as NumPy broadcasts it, and nothing else, is a `PointwiseFormula`: it is fused like
@@ -12,24 +12,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from stormdrop.graph.graph import Attribute, Node
+from stormdrop.ir.dtypes import Dtype, dtype_of
 from stormdrop.ir.expr import Axis, Const, Expr, Load, loads, rewrite, substitute, walk
 from stormdrop.ir.tensor import Compute, Task, Tensor, computed
 from stormdrop.operators.broadcast import broadcast_shape
-
-FORMULA, POINTWISE_FORMULA = "Formula", "PointwiseFormula"
-
-
-def operator_of(task: Task) -> str:
-    """Returns the operator for a task with one output: `PointwiseFormula` or `Formula`."""
-    return POINTWISE_FORMULA if _is_pointwise(task) else FORMULA
+from stormdrop.operators.node import Attribute, Node, Operator
+from stormdrop.operators.pointwise import broadcast, pointwise
 
 
-def formula_attributes(task: Task, label: str) -> dict[str, Attribute]:
-    """Returns the attributes of a formula node for a task with one output; `label` is its name in reports."""
+def formula(task: Task, label: str) -> tuple[Operator, dict[str, Attribute]]:
+    """Returns the operator and the attributes for a task with one output; `label` is the name of nodes in reports."""
     (result,) = task.outputs
     text = json.dumps(task.to_json(), separators=(",", ":"))
-    return {"formula": text, "shape": result.shape, "dtype": result.dtype, "label": label}
+    attributes: dict[str, Attribute] = {"shape": result.shape, "dtype": result.dtype, "label": label}
+    return POINTWISE_FORMULA if _is_pointwise(task) else FORMULA, {"formula": text, **attributes}
 
 
 def _task(node: Node) -> Task:
@@ -86,3 +82,12 @@ def _is_broadcast(load: Load, axes: Sequence[Axis]) -> bool:
     return len(load.indices) <= len(axes) and all(
         i is a or (n == 1 and isinstance(i, Const)) for i, a, n in zip(load.indices, own, load.tensor.shape)
     )
+
+
+def _dtype(node: Node) -> Dtype:
+    return dtype_of(node.text("dtype"))
+
+
+FORMULA = Operator("Formula", lambda n: n.integers("shape"), applied, dtype=_dtype)
+POINTWISE_FORMULA = pointwise("PointwiseFormula", applied_to_elements, shape=broadcast, dtype=_dtype, is_costly=True)
+FORMULAS = (FORMULA, POINTWISE_FORMULA)
