@@ -6,6 +6,7 @@ The exceptions of today are listed, exactly: the lists can only become shorter.
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -199,6 +200,20 @@ def test_compiling_loads_no_search_and_no_function_of_its_modules_does() -> None
     modules = {m for m in loaded if m in files()} - {PACKAGE}  # the package imports its API when a name is asked for
     reached = modules | {i.module for m in modules for i in imported_by()[m] if not i.for_types}
     assert not [m for m in sorted(reached) if layer(m) == "tuning"]
+
+
+def test_a_call_of_compile_loads_no_module_of_tuning(tmp_path: Path) -> None:
+    script = (
+        "import sys, numpy as np, stormdrop as sd\n"
+        "from tests.support.one_node import OneNode\n"
+        "sd.compile(OneNode('Relu', [np.ones((1, 64), np.float32)]).model)\n"
+        "print(*sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "STORMDROP_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    loaded = {m for m in done.stdout.split() if m in files()}
+    assert "stormdrop.report.watching" in loaded
+    assert not [m for m in sorted(loaded) if layer(m) == "tuning"]
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from stormdrop.base.errors import UserError
 from stormdrop.report.console import in_notebook
-from stormdrop.tuning.events import Event, Started, Warned
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.report.live import StatusLine
+    from stormdrop.tuning.events import Event
 
 NOTEBOOK_COLUMNS = 120
 P = ParamSpec("P")
@@ -89,6 +89,7 @@ class Watching:
     def _hear(self, event: Event) -> None:
         from stormdrop.report.console import say
         from stormdrop.report.text import one_line
+        from stormdrop.tuning.events import Started, Warned  # not at the top: `sd.compile` loads no tuning
 
         if self._board is None and isinstance(event, Started):
             from stormdrop.report.progress import TuningProgress
