@@ -105,7 +105,7 @@ def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tu
     trials = [] if store is None else store.measured(target, MOST_TRIALS)
     seconds = np.array([t.seconds for t in trials], np.float64)
     observations = [
-        Observation(rows.sketch, rows.points, seconds[rows.places], trials[rows.places[0]].group)
+        Observation(rows.sketch, rows.points, seconds[rows.indices], trials[rows.indices[0]].group)
         for rows in by_sketch(trials, target, RULES)
     ]
     tell(f"fitting to {sum(len(o.seconds) for o in observations)} trials")
