@@ -54,8 +54,8 @@ class Calibration:
     calibrated: Cpu
     peak: Peak
     fit: Fit | None
-    told: str
-    """The reason for the coefficients."""
+    coefficients_reason: str
+    """The origin of the calibrated coefficients, and the reason if they are the nominal ones."""
     models: tuple[DefaultsTimed, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -67,7 +67,7 @@ class Calibration:
             "rates": rates,
             "coefficients": {n: [getattr(c, n) for c in both] for n in FITTED},
             "fit": None if self.fit is None else {n: v for n, v in asdict(self.fit).items() if n != "coefficients"},
-            "told": self.told,
+            "told": self.coefficients_reason,
             "models": [asdict(m) for m in self.models],
         }
 
