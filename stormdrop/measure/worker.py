@@ -17,7 +17,7 @@ and a runner
     time   artifact, variant, best            load, check and time one candidate; `best`: seconds to beat
     round  artifact, variant                  time a candidate for one turn; load and check it before its first turn
     drop                                      unload the candidates of rounds
-    prove  artifact, variant, witness         check a candidate, also against a witness's output; time it for long
+    prove  artifact, variant, witness         check a candidate, also against a witness's output; time `final_seconds`
 
 `variant` is the index of a variant of the task, which has its own error bound; None allows the largest bound.
 Invariant: requests are answered in order, and a failed request leaves the worker usable, except after a fault on a GPU.
@@ -143,7 +143,7 @@ class LoadedCandidate:
     """The seconds of the first run."""
     variant: int | None
     seconds_between: float = 0.0
-    """The seconds between two runs, when the code of the surrounding model is simulated."""
+    """The seconds of the interlude between two runs, which simulates the surrounding model."""
 
 
 class RunnerRole:
@@ -263,7 +263,7 @@ class RunnerRole:
     def _with_surroundings(self, loaded: LoadedCandidate, stays_loaded: bool = False) -> LoadedCandidate:
         """Returns the candidate with the timing of a kernel inside its model, if the settings have surroundings.
 
-        A model rewrites the inputs between runs: this timing is on writable copies of the inputs.
+        The interlude before each run rewrites the inputs, so that the timed runs read writable copies.
         """
         if self._surrounded_benches is None:
             return loaded
