@@ -20,6 +20,7 @@ and a runner
     prove  artifact, variant, witness         check a candidate, also against a witness's output; time `final_seconds`
 
 `variant` is the index of a variant of the task, which has its own error bound; None allows the largest bound.
+`Measurer` sends proofs to a runner with more reference values: its `sample_points` are the settings' `final_points`.
 Invariant: requests are answered in order, and a failed request leaves the worker usable, except after a fault on a GPU.
 """
 
