@@ -171,12 +171,12 @@ def __getattr__(name: str) -> Any:
 
     for module, names in _LAZY.items():
         if name in names:
-            found = getattr(import_module(module), name)
+            attribute = getattr(import_module(module), name)
             if name not in _WATCHED:
-                return found
+                return attribute
             from stormdrop.report.watching import watched
 
-            return watched(found)
+            return watched(attribute)
     raise AttributeError(f"module 'stormdrop' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Values as JSON trees, and trees as values, by the types of their fields.
+"""Conversion of typed values to JSON trees, and of trees back to values, by type annotations.
 
     @dataclass(frozen=True, slots=True)
     class Port(Row):                    # ["x", [3, 5]]; without Row: {"name": "x", "shape": [3, 5]}
@@ -7,15 +7,15 @@
 
     encode(port) -> tree                decode(Port, tree) -> port
 
-Types are bool, str, int, float and bytes; numbers in a range, `Annotated[int, Range(1, 64)]`; `Literal`; an `Enum`, by
-its values. Tuples, dataclasses, unions and mappings consist of these types. The members of a union must have different
-trees. A mapping is a list of pairs. In the object of a dataclass, fields with their default value may be missing. A
-class with `to_json` and `from_json` has its own tree.
+Scalars are None, bool, str, bytes, int of 64 bits and finite float; numbers in a range, `Annotated[int, Range(1, 64)]`;
+`Literal` of strings; and `Enum` with string values. Tuples, dataclasses, unions and mappings consist of these types.
+The members of a union must have different trees. A mapping is a list of pairs. In the object of a dataclass, fields
+with their default value may be missing. A class with `to_json` and `from_json` defines its own tree.
 
-`text_of` and `tree_of` turn trees into JSON text and back; byte strings stand beside the text.
+`text_of` and `tree_of` turn trees into JSON text and back. Byte strings are kept outside the text, one after the other.
 
-Invariant: `decode` accepts no other tree, and converts no value except a whole number for a float. Its errors name the
-place of the fault.
+Invariant: `decode` accepts only trees of the given type, and converts no value except a whole number to a float. The
+error of a wrong tree states the place of the fault, such as `ports.0.shape`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from stormdrop.base.errors import UserError
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any], Any]
+"""A function from trees of one type to values. Raises Malformed."""
 
 LARGEST = 1 << 46
-"""The most bytes, or trips of a loop: products with a number of threads still fit 64 bits."""
+"""The most bytes or iterations: their products with a number of threads still fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,19 @@ _INT, _FLOAT = Range(-(1 << 63), (1 << 63) - 1), Range(-1e300, 1e300)
 
 
 class Row:
-    """The base of dataclasses that are written as a list of all their fields."""
+    """The base of dataclasses whose tree is a list of all fields, in order, instead of an object."""
 
     __slots__ = ()
 
 
 class Tolerant:
-    """The base of dataclasses that are read without the unknown fields of their objects: fields of other versions."""
+    """The base of dataclasses that ignore unknown fields of an object, which another version wrote."""
 
     __slots__ = ()
 
 
 class Malformed(ValueError):
-    """The fault of a tree or a text, and its place: the fields and indices that lead there."""
+    """An error in a tree or a text, with the fields and indices that lead to the place of the error."""
 
     def __init__(self, fault: str, *places: str) -> None:
         super().__init__(f"{'.'.join(places)}: {fault}" if places else fault)
@@ -104,7 +105,10 @@ def decode(kind: type[_T], tree: Any) -> _T:
 
 @cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """Returns the defaults of the fields that make a value of a dataclass; `MISSING` for a field without a default."""
+    """Returns the defaults of the arguments of a dataclass by name; `MISSING` for a required one.
+
+    An argument with a default factory counts as required.
+    """
     return {field.name: field.default for field in fields(kind) if field.init}
 
 
@@ -167,14 +171,15 @@ def _one_of(values: Mapping[Any, Any]) -> _Reader:
 
 
 def _list(kinds: tuple[Any, ...]) -> _Reader:
-    is_open = kinds[-1] is ...
+    """Returns the reader of `tuple[kinds]`; the last of the kinds may be an ellipsis."""
+    has_any_length = kinds[-1] is ...
     readers = [_reader(kind) for kind in kinds if kind is not ...]
-    wanted = "a list" if is_open else f"a list of {len(readers)}"
+    wanted = "a list" if has_any_length else f"a list of {len(readers)}"
 
     def read(tree: Any) -> Any:
-        _demand(type(tree) is list and (is_open or len(tree) == len(readers)), tree, wanted)
-        each = repeat(readers[0]) if is_open else readers
-        return tuple([_part(k, reader, item) for k, (reader, item) in enumerate(zip(each, tree))])
+        _demand(type(tree) is list and (has_any_length or len(tree) == len(readers)), tree, wanted)
+        reader_of_each = repeat(readers[0]) if has_any_length else readers
+        return tuple([_part(k, reader, item) for k, (reader, item) in enumerate(zip(reader_of_each, tree))])
 
     return read
 
@@ -223,7 +228,7 @@ def _dataclass(kind: Any) -> _Reader:
 
 
 def _built(build: Callable[..., Any], *values: Any, **values_by_name: Any) -> Any:
-    """Builds a value. Raises Malformed if its class refuses the parts."""
+    """Builds a value by a class or a `from_json`. Raises Malformed if `build` rejects the parts."""
     try:
         return build(*values, **values_by_name)
     except (ValueError, UserError) as error:
@@ -231,6 +236,7 @@ def _built(build: Callable[..., Any], *values: Any, **values_by_name: Any) -> An
 
 
 def _part(place: object, reader: _Reader, tree: Any) -> Any:
+    """Decodes the part of a tree at a field or an index, which comes to the front of an error's places."""
     try:
         return reader(tree)
     except Malformed as error:
@@ -238,6 +244,7 @@ def _part(place: object, reader: _Reader, tree: Any) -> Any:
 
 
 def _demand(is_met: bool, tree: Any, wanted: str) -> None:
+    """Raises Malformed, with the tree and the wanted one in words, unless the demand is met."""
     if not is_met:
         text = repr(tree) if type(tree) in (str, int, float, bool, NoneType) else f"a {type(tree).__name__}"
         names = f" with {', '.join(map(str, tree))}" if type(tree) is dict else ""
@@ -245,7 +252,7 @@ def _demand(is_met: bool, tree: Any, wanted: str) -> None:
 
 
 def text_of(tree: Any) -> tuple[bytes, bytes]:
-    """Returns a tree as JSON text, and the concatenation of its byte strings. `{"": n}` stands for the next n bytes."""
+    """Returns a tree as JSON text and its byte strings, concatenated; in the text `{"": n}` stands for n bytes."""
     blobs: list[bytes] = []
 
     def set_aside(value: object) -> dict[str, int]:
@@ -259,9 +266,9 @@ def text_of(tree: Any) -> tuple[bytes, bytes]:
 
 
 def tree_of(text: bytes, blobs: bytes = b"") -> Any:
-    """Returns the tree of a text and its byte strings, the inverse of `text_of`.
+    """Returns the tree of JSON text and its byte strings, the inverse of `text_of`.
 
-    Raises Malformed for other text, repeated names, NaN, infinities, and byte strings that do not fit the text.
+    Raises Malformed for other text, repeated names, NaN, infinities, and more or fewer bytes than the text states.
     """
     end = 0
     read_size = _reader(Size)

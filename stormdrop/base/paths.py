@@ -1,4 +1,4 @@
-"""The cache directory, the directory of shipped stores, and the import directory of this package."""
+"""The cache directory, the directory of shipped stores, and the directory to import this package from."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from stormdrop.base.environment import variable
 
 
 def cache_dir() -> Path:
-    """Returns `STORMDROP_CACHE_DIR`, else the user's cache directory; it need not exist or be writable.
+    """Returns `STORMDROP_CACHE_DIR`, else the user's cache directory; the directory need not exist or be writable.
 
-    A leading `~` is the home directory: files of environment variables and unit files have no shell that expands it.
+    A leading `~` is expanded, since no shell expands the variables of `.env` files and systemd units. Without a home
+    directory, returns a path that cannot be created.
     """
     folder = os.path.expanduser(variable("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop"))
     if folder.startswith("~"):
-        # Without a home directory `~` stays unexpanded. Then return a path that cannot be created, not a folder of that
-        # name in the working directory: every caller works without a cache.
+        # `~` stays unexpanded. A folder of that name in the working directory would surprise; every caller works
+        # without a cache.
         return Path(os.devnull) / "stormdrop"
     return Path(folder).absolute()
 
 
 def stores_dir() -> Path:
-    """Returns the directory of the stores that come with this package."""
+    """Returns the directory of the tuning databases that come with this package."""
     return package_root() / "stormdrop" / "store" / "winners"
 
 
 def package_root() -> Path:
-    """Returns the directory that holds the package, which a worker process needs on its path."""
+    """Returns the parent directory of the package, an entry of a worker process's `sys.path`."""
     return Path(__file__).resolve().parents[2]

@@ -99,7 +99,7 @@ Examples:
 )
 @options.duration(
     "--f64-time",
-    told="Most time for the reference in f64, which judges outputs outside the tolerance.  [default: 2m]",
+    help_text="Most time for the reference in f64, which judges outputs outside the tolerance.  [default: 2m]",
     default=F64_SECONDS,
 )
 @input_options
@@ -262,7 +262,9 @@ Examples:
 @compiled_option
 @click.option("--against", type=click.Choice(PEERS), help="Race it against this, with as many threads.")
 @options.count("--repeats", "Timed runs of each side.  [default: as --time says]")
-@options.duration("--time", "seconds", told="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS)
+@options.duration(
+    "--time", "seconds", help_text="Time to run each side for: 10, 30s, 2m.  [default: 3s]", default=SECONDS
+)
 @options.count("--warm-up", "Runs of each side before any is timed.", least=0, default=3, show_default=True)
 @click.option(
     "--busy",

@@ -103,9 +103,9 @@ Examples:
     "-o",
     "--output",
     metavar="FILE",
-    told="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
+    help_text="Where to write: .sd for Stormdrop, .so for a C library.  [default: the model's name with .sd, here]",
 )
-@options.output("--header", metavar="FILE.h", told="With a library: the C header.  [default: beside it, with .h]")
+@options.output("--header", metavar="FILE.h", help_text="With a library: the C header.  [default: beside it, with .h]")
 @schedule_options
 @machine_options
 def compile(source: Source, output: Path | None, header: Path | None, as_json: bool) -> None:
@@ -192,7 +192,7 @@ Examples:
 )
 @source_options
 @input_options
-@options.output("--output", metavar="FILE.npz", told="Save the outputs by name; one output alone as FILE.npy.")
+@options.output("--output", metavar="FILE.npz", help_text="Save the outputs by name; one output alone as FILE.npy.")
 @schedule_options
 @machine_options
 def run(source: Source, given: tuple[str, ...], seed: int, output: Path | None, as_json: bool) -> None:

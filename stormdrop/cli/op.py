@@ -70,11 +70,11 @@ Examples:
     help="The strategy; several are run one after the other, each from nothing, and compared.",
 )
 @options.count("--trials", "Candidates to measure at most.  [default: until droplets find no more, else 300]")
-@options.duration("--time", "seconds", told="Search for at most so long: 10, 30s, 5m.")
+@options.duration("--time", "seconds", help_text="Search for at most so long: 10, 30s, 5m.")
 @options.seed("the search and the data")
 @options.kept
 @options.output(
-    "--plot", "plot_path", metavar="PATH", told="Draw the best so far over time and trials: .png, .svg or .pdf."
+    "--plot", "plot_path", metavar="PATH", help_text="Draw the best so far over time and trials: .png, .svg or .pdf."
 )
 @click.option(
     "--show",

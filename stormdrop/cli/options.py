@@ -45,10 +45,10 @@ def quantity(name: str, units: Mapping[str, float], usage: str) -> Callable[[obj
     """Returns the type of an option that takes a number with a unit; `units` has the factor of each."""
 
     def convert(value: object) -> float:
-        found = _QUANTITY.fullmatch(str(value).strip().lower())
-        if found is None or found[2] not in units:
+        match = _QUANTITY.fullmatch(str(value).strip().lower())
+        if match is None or match[2] not in units:
             raise click.BadParameter(f"{value!r} is not {name}; write {usage}")
-        return float(found[1]) * units[found[2]]
+        return float(match[1]) * units[match[2]]
 
     return convert
 
@@ -90,8 +90,8 @@ def count(name: str, text: str, least: int = 1, **more: Any) -> Callable[[Any], 
     return click.option(name, type=click.IntRange(min=least), metavar="N", help=text, **more)
 
 
-def duration(*names: str, told: str, **more: Any) -> Callable[[Any], Any]:
-    return click.option(*names, type=seconds_of, metavar="T", help=told, **more)
+def duration(*names: str, help_text: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(*names, type=seconds_of, metavar="T", help=help_text, **more)
 
 
 def seed(of: str) -> Callable[[Any], Any]:
@@ -99,8 +99,8 @@ def seed(of: str) -> Callable[[Any], Any]:
     return click.option("--seed", type=kind, default=0, show_default=True, metavar="S", help=f"Of {of}.")
 
 
-def output(*names: str, metavar: str, told: str) -> Callable[[Any], Any]:
-    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=told)
+def output(*names: str, metavar: str, help_text: str) -> Callable[[Any], Any]:
+    return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=help_text)
 
 
 _text = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
@@ -295,5 +295,5 @@ def on_models(command: Any) -> Any:
 
 def log_options(ctx: click.Context) -> LogOptions:
     """Returns the logging options parsed so far."""
-    found = ctx.find_root().obj
-    return found if isinstance(found, LogOptions) else LogOptions()
+    options = ctx.find_root().obj
+    return options if isinstance(options, LogOptions) else LogOptions()

@@ -16,8 +16,8 @@ from stormdrop.report.text import one_line
 if TYPE_CHECKING:
     from stormdrop.store.store import Store
 
-_told = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
-store_option = options.output("--store", "path", metavar="PATH", told=_told)
+_help_text = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
+store_option = options.output("--store", "path", metavar="PATH", help_text=_help_text)
 
 
 def place_of(path: Path | None) -> Path:

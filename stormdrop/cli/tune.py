@@ -42,7 +42,9 @@ Examples:
 )
 @partial(source_options, several=True)
 @options.count("--trials", "Candidates to measure at most, of all tasks together.")
-@options.duration("--time", "seconds", told="Tune for at most so long, time for proofs included: 300, 90s, 5m, 1h.")
+@options.duration(
+    "--time", "seconds", help_text="Tune for at most so long, time for proofs included: 300, 90s, 5m, 1h."
+)
 @options.count("--patience", "End a task's search after so many trials without a gain of 1 %.  [default: 256]")
 @click.option(
     "--objective",

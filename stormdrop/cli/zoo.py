@@ -54,7 +54,7 @@ Examples:
 """,
 )
 @click.argument("name")
-@options.output("-o", "--output", metavar="FILE", told="Where to write.  [default: NAME.onnx, here]")
+@options.output("-o", "--output", metavar="FILE", help_text="Where to write.  [default: NAME.onnx, here]")
 @options.count("--batch", "Inputs at once.", default=1, show_default=True)
 @click.option("--symbolic-batch", is_flag=True, help="Leave the batch open instead.")
 @options.seed("the weights")

@@ -54,8 +54,8 @@ class Calibration:
     calibrated: Cpu
     peak: Peak
     fit: Fit | None
-    told: str
-    """The reason for the coefficients."""
+    coefficients_reason: str
+    """The origin of the calibrated coefficients, and the reason if they are the nominal ones."""
     models: tuple[DefaultsTimed, ...]
 
     def to_json(self) -> dict[str, object]:
@@ -67,7 +67,7 @@ class Calibration:
             "rates": rates,
             "coefficients": {n: [getattr(c, n) for c in both] for n in FITTED},
             "fit": None if self.fit is None else {n: v for n, v in asdict(self.fit).items() if n != "coefficients"},
-            "told": self.told,
+            "told": self.coefficients_reason,
             "models": [asdict(m) for m in self.models],
         }
 
@@ -105,7 +105,7 @@ def _fitted(target: Cpu, store: Store | None, tell: Callable[[str], None]) -> tu
     trials = [] if store is None else store.measured(target, MOST_TRIALS)
     seconds = np.array([t.seconds for t in trials], np.float64)
     observations = [
-        Observation(rows.sketch, rows.points, seconds[rows.places], trials[rows.places[0]].group)
+        Observation(rows.sketch, rows.points, seconds[rows.indices], trials[rows.indices[0]].group)
         for rows in by_sketch(trials, target, RULES)
     ]
     tell(f"fitting to {sum(len(o.seconds) for o in observations)} trials")

@@ -216,8 +216,8 @@ enter:
   %steps.at = extractvalue %size %size, 2
   %count = extractvalue %size %size, 3
   %busy.at = getelementptr %handle, ptr %handle, i64 0, i32 3
-  %taken = cmpxchg ptr %busy.at, i32 0, i32 1 acquire monotonic, align 4
-  %mine = extractvalue {i32, i1} %taken, 1
+  %swap = cmpxchg ptr %busy.at, i32 0, i32 1 acquire monotonic, align 4
+  %mine = extractvalue {i32, i1} %swap, 1
   br i1 %mine, label %bind, label %is.busy
 bind:
   %pointers = getelementptr i8, ptr %handle, i64 $POINTERS_AT$

@@ -32,7 +32,7 @@ def empties(graph: Graph) -> Graph:
     for given in graph.nodes:
         node = sweep.current(given)
         if node.output.size == 0:
-            sweep.fix(node.output, np.zeros(node.output.shape, NUMPY[node.output.dtype]))
+            sweep.fold(node.output, np.zeros(node.output.shape, NUMPY[node.output.dtype]))
         elif not any(v.size == 0 for v in node.inputs):
             sweep.keep(node)
         elif node.op == "Concat":
@@ -47,7 +47,7 @@ def _joined(sweep: Sweep, node: Node) -> None:
     if len(parts) == 1:
         sweep.replace(node.output, parts[0])
     else:
-        sweep.keep_other(replace(node, inputs=parts))
+        sweep.keep_rewritten(replace(node, inputs=parts))
 
 
 def _equal(sweep: Sweep, node: Node) -> Value:

@@ -48,7 +48,7 @@ def identities(graph: Graph) -> Graph:
         elif node is first:
             sweep.keep(node)
         else:
-            sweep.keep_other(node)
+            sweep.keep_rewritten(node)
     return sweep.finished()
 
 

@@ -116,7 +116,7 @@ class _Rewrite:
         """Emits the node's f32 result, computed from the sum."""
         wide = self.sweep.emit("Cast", [total.value], {"to": "f32"}, node)
         scale = self.sweep.constant(total.scale, f"{node.output.name}.scale")
-        self.sweep.keep_other(replace(node, operator=MUL, inputs=(wide, scale), attributes={}))
+        self.sweep.keep_rewritten(replace(node, operator=MUL, inputs=(wide, scale), attributes={}))
         self.sums[node.output] = total
 
     # Readers of products
@@ -149,7 +149,7 @@ class _Rewrite:
         if total is None or scale is None or zero is None or scale.size != 1 or zero.size != 1:
             return False
         factor = self.sweep.constant(np.asarray(total.scale / scale.reshape(()), np.float32), f"{node.name}.factor")
-        self.sweep.keep_other(replace(node, operator=REQUANTIZE, inputs=(total.value, factor, node.inputs[2])))
+        self.sweep.keep_rewritten(replace(node, operator=REQUANTIZE, inputs=(total.value, factor, node.inputs[2])))
         return True
 
     # Movements

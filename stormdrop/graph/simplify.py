@@ -30,7 +30,7 @@ def fold_constants(graph: Graph) -> Graph:
         if node.op != "Copy" and all(v in sweep.constants for v in node.inputs):
             array = fold(node, [sweep.constants[v] for v in node.inputs])
             if array is not None:
-                sweep.fix(node.output, array)
+                sweep.fold(node.output, array)
                 continue
         sweep.keep(node)
     return sweep.finished()
@@ -111,7 +111,7 @@ def pads_into_windows(graph: Graph) -> Graph:
         attributes = dict(node.attributes)
         for k in ("before", "after"):
             attributes[k] = tuple(a + b for a, b in zip(_spatial(node, pad.integers(k)), node.integers(k)))
-        sweep.keep_other(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
+        sweep.keep_rewritten(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes))
     return sweep.finished()
 
 

@@ -83,7 +83,7 @@ def halves(graph: Graph) -> Graph:
         narrow = [source(v) for v in given.inputs] if given.operator.accumulates else []
         kinds = {v.dtype if v is not None else None for v in narrow}
         if len(kinds) == 1 and None not in kinds:
-            sweep.keep_other(sweep.current(replace(given, inputs=tuple(v for v in narrow if v is not None))))
+            sweep.keep_rewritten(sweep.current(replace(given, inputs=tuple(v for v in narrow if v is not None))))
         else:
             sweep.keep(sweep.current(given))
     return sweep.finished()

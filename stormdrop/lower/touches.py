@@ -210,8 +210,9 @@ def _columns(tile: RegisterTile, access: Access, size: int) -> Columns | None:
         address = origin + Σ c · axis,  0 <= axis < extent
 
     For a period p, the terms with p | c move the address by whole rows. The other terms together span `width` elements.
-    If width < p, the access keeps to the columns [origin, origin + width) modulo p. The least such p is taken. If dead
-    lanes or dead instances are accessed, axes go beyond their extents, and the columns are unknown.
+    If width < p, the access keeps to the columns [origin, origin + width) modulo p. The result is
+    for the least such p. If dead lanes or dead instances are accessed, axes go beyond their extents, and the columns
+    are unknown.
     """
     origin, moves = access.outer, dict(access.coefficients)
     for axis, c in moves.items():

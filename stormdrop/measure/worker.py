@@ -1,16 +1,27 @@
 """The process that builds and runs candidates: `python -m stormdrop.measure.worker REQUESTS REPLIES PARENT`.
 
 The worker reads requests from an inherited pipe and answers on another (`wire`); both get high numbers, out of reach of
-a wild kernel. Standard output is discarded, and standard error goes to a log that the parent reads when the worker
-dies. The worker ends when the pipe closes, and Linux kills it when its parent dies, even in the middle of a request.
+a wild kernel. REQUESTS and REPLIES are their file descriptors; PARENT is the parent's process id. Standard output is
+discarded, and standard error goes to a log that the parent reads when the worker dies. The worker ends when the pipe
+closes, and Linux kills the worker when its parent dies, even in the middle of a request.
 
-    start  target, settings, role, rules      once, first; rules of the user's, with where modules are found
-    task   task, number                       makes a task current; a runner makes its inputs and reference values
+    start  target, settings, role, rules      first and once: become a builder or a runner; the user's rules, sys.path
+    task   task, number                       make a task current; a runner makes its inputs and reference values
+
+A builder then answers
+
     build  `wire.BuildRequest`                machine code of one candidate, as a `wire.BuildReply`
-    time   artifact, variant, best            load, check and time one candidate
-    round  artifact, variant                  time a candidate once more; it is loaded and checked the first time
-    drop                                      forget what rounds have loaded
-    prove  artifact, variant, witness         check a candidate against more references and a witness's output; time it
+
+and a runner
+
+    time   artifact, variant, best            load, check and time one candidate; `best`: seconds to beat
+    round  artifact, variant                  time a candidate for one turn; load and check it before its first turn
+    drop                                      unload the candidates of rounds
+    prove  artifact, variant, witness         check a candidate, also against a witness's output; time `final_seconds`
+
+`variant` is the index of a variant of the task, which has its own error bound; None allows the largest bound.
+`Measurer` sends proofs to a runner with more reference values: its `sample_points` are the settings' `final_points`.
+Invariant: requests are answered in order, and a failed request leaves the worker usable, except after a fault on a GPU.
 """
 
 from __future__ import annotations
@@ -61,10 +72,14 @@ Message = dict[str, Any]
 Requests = Mapping[str, Callable[[Message], Message]]
 
 HIGH_FD = 512
+"""The least file descriptor of a pipe, unless the process may have only few."""
 LOG_BYTES = 1 << 20
+"""The most bytes of a file that the worker writes: the log of its standard error."""
 KEPT_TASKS = 64
-KEPT_BYTES = 256 << 20  # of tasks' data; the current task's data stays, regardless of its size
-PR_SET_PDEATHSIG = 1
+"""The tasks that a builder keeps."""
+KEPT_BYTES = 256 << 20
+"""The bytes of tasks' data that a runner keeps; the current task's data stays, regardless of its size."""
+PR_SET_PDEATHSIG = 1  # of prctl
 EMPTY_GPU_KERNEL = "define ptx_kernel void @phase0() { ret void }"
 EMPTY_KERNEL = "define void @kernel(ptr %b, ptr %s, i64 %p, i64 %i, i64 %n) { ret void }"
 
@@ -96,18 +111,18 @@ class BuilderRole:
         if task is None:
             raise RuntimeError("a request to build came before its task")
         start = time.perf_counter()
-        wanted = decode(BuildRequest, request["request"])
-        if wanted.like is not None:
-            built = BuiltKernel(replace(wanted.like, code=code_from(wanted.text, self.target)))
+        order = decode(BuildRequest, request["request"])
+        if order.like is not None:
+            built = BuiltKernel(replace(order.like, code=code_from(order.text, self.target)))
         else:
-            views = {name: View(strides) for name, strides in wanted.strides}
-            how = views, self._rules, wanted.code, wanted.packing, wanted.summarise
-            built = build_for_model(task, wanted.schedule, self.target, *how)
+            views = {name: View(strides) for name, strides in order.strides}
+            options = views, self._rules, order.code, order.packing, order.summarise
+            built = build_for_model(task, order.schedule, self.target, *options)
         return encode(BuildReply(built, time.perf_counter() - start))
 
 
 def _pinned(target: Target) -> HostDevice:
-    """Returns the host's threads, each bound to a CPU; they have run a kernel, which calibrates the clock."""
+    """Returns the host's device, with threads bound to CPUs; a first run of a kernel has calibrated the clock."""
     pool = Pool(target.threads, affinity="none")  # `pin` binds the threads, regardless of the environment
     device = HostDevice(pool)
     nothing = Artifact(assemble(EMPTY_KERNEL, target), (), (1,))
@@ -117,16 +132,19 @@ def _pinned(target: Target) -> HostDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A loaded candidate, right on its first run."""
+class LoadedCandidate:
+    """A candidate in memory whose first run was correct."""
 
     call: BoundCall
     arrays: tuple[list[Array], list[Array]]
+    """The inputs and outputs."""
     bench: Bench
-    first: float
+    """The timer of runs of the candidate."""
+    first_seconds: float
+    """The seconds of the first run."""
     variant: int | None
-    between: float = 0.0
-    """Seconds that pass between two runs."""
+    seconds_between: float = 0.0
+    """The seconds of the interlude between two runs, which simulates the surrounding model."""
 
 
 class RunnerRole:
@@ -135,9 +153,9 @@ class RunnerRole:
     def __init__(self, target: Target, settings: MeasureSettings) -> None:
         self.target, self.settings = target, settings
         self._device: Device = device_for(target) if isinstance(target, Gpu) else _pinned(target)
-        self._benches = Lru[int, Workbench](KEPT_BYTES)
+        self._workbenches = Lru[int, Workbench](KEPT_BYTES)
         self._current: Workbench | None = None
-        self._held: dict[tuple[Artifact, int | None], Held] = {}
+        self._loaded_for_rounds: dict[tuple[Artifact, int | None], LoadedCandidate] = {}
         self._copies: Memory | None = None
         self.requests: Requests = {
             "task": self.set_task,
@@ -152,110 +170,125 @@ class RunnerRole:
 
     def set_task(self, request: Message) -> Message:
         number = request["number"]
-        self._held.clear()
-        bench = self._benches.get(number)
-        if bench is None:
+        self._loaded_for_rounds.clear()
+        workbench = self._workbenches.get(number)
+        if workbench is None:
             task = Task.from_json(request["task"])
-            given = task, self.target, self.settings.seed, self.settings.sample_points
-            on_gpu = isinstance(self.target, Gpu)
-            bench = GpuWorkbench(*given, self._device) if on_gpu else Workbench(*given)
-            self._benches.put(number, bench, bench.nbytes)
-        self._current = bench
+            data = task, self.target, self.settings.seed, self.settings.sample_points
+            workbench = GpuWorkbench(*data, self._device) if isinstance(self.target, Gpu) else Workbench(*data)
+            self._workbenches.put(number, workbench, workbench.nbytes)
+        self._current = workbench
         return {}
 
     def time(self, request: Message) -> Message:
-        held, best = self._load(request), request["best"]
-        if not self._is_hopeless(held, best):
-            held = self._in_surroundings(held)
-        return self._timing(held, held.first, best, self.settings.min_seconds)
+        loaded, best = self._load(request), request["best"]
+        if not self._is_hopeless(loaded, best):
+            loaded = self._with_surroundings(loaded)
+        return self._timing(loaded, best, self.settings.min_seconds)
 
     def round(self, request: Message) -> Message:
         key = decode(Artifact, request["artifact"]), request["variant"]
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = self._in_surroundings(self._load(request, is_kept=True), is_kept=True)
-        runs = turn(held.bench, self.settings, held.between)
-        return self._checked(held, runs) | {"samples": [float(runs.each.min())]}
+        loaded = self._loaded_for_rounds.get(key)
+        if loaded is None:
+            loaded = self._loaded_for_rounds[key] = self._with_surroundings(
+                self._load(request, stays_loaded=True), stays_loaded=True
+            )
+        runs = turn(loaded.bench, self.settings, loaded.seconds_between)
+        return self._checked(loaded, runs) | {"samples": [float(runs.each.min())]}
 
     def drop(self, request: Message) -> Message:
-        self._held.clear()
+        self._loaded_for_rounds.clear()
         return {}
 
     def prove(self, request: Message) -> Message:
-        """Proves a candidate: every output element must agree with another program, the witness, within the errors."""
+        """Times a candidate whose every output element agrees with another program, the witness, within the errors.
+
+        Raises WrongOutput.
+        """
         witness = request["witness"]
         expected: list[NDArray[Any]] = []
         if witness is not None:
             self._load(witness)
-            expected = [o.array.copy() for o in self._bench.outputs]
-        held = self._load(request)
-        self._bench.compare(expected)
-        held = self._in_surroundings(held)
-        return self._timing(held, held.first, None, self.settings.final_seconds)
+            expected = [o.array.copy() for o in self._workbench.outputs]
+        loaded = self._load(request)
+        self._workbench.compare(expected)
+        loaded = self._with_surroundings(loaded)
+        return self._timing(loaded, None, self.settings.final_seconds)
 
     @property
-    def _bench(self) -> Workbench:
+    def _workbench(self) -> Workbench:
         if self._current is None:
             raise RuntimeError("a request to time came before its task")
         return self._current
 
-    def _block(self, is_kept: bool) -> Memory:
-        """Returns memory for copies of weights: a kept candidate's own, else memory that candidates use in turn."""
-        if is_kept:
+    def _copies_block(self, stays_loaded: bool) -> Memory:
+        """Returns memory for the copies of a candidate's weights: its own if it stays loaded, else one shared block."""
+        if stays_loaded:
             return self._device.allocate(rotation_bytes(self.target.l3_bytes))
-        self._copies = self._copies or self._block(is_kept=True)
+        self._copies = self._copies or self._copies_block(stays_loaded=True)
         return self._copies
 
-    def _load(self, request: Message, is_kept: bool = False) -> Held:
-        """Loads a candidate and lets it run once on poisoned outputs. Raises WrongOutput, BuildError, MemoryError."""
+    def _load(self, request: Message, stays_loaded: bool = False) -> LoadedCandidate:
+        """Loads a candidate, runs it once on poisoned outputs and checks the outputs.
+
+        Raises WrongOutput, BuildError, MemoryError.
+        """
         artifact, variant = decode(Artifact, request["artifact"]), request["variant"]
         try:
-            kernel = PreparedKernel(artifact, self._bench.arrays, self._device)
+            kernel = PreparedKernel(artifact, self._workbench.arrays, self._device)
         except KeyError as error:
             raise BuildError(f"the kernel needs constant {error}, which the task does not have") from error
-        call, arrays = kernel.call(), self._bench.arrays_of(artifact)
-        is_cold = self.target.is_cold and self._surrounded is None
+        call, arrays = kernel.call(), self._workbench.arrays_of(artifact)
+        is_cold = self.target.is_cold and self._surrounded_benches is None
         weights = [k for k, buffer in enumerate(artifact.buffers) if buffer.is_kept] if is_cold else []
-        timed = Rotation(self._device, call, weights, self._block(is_kept)) if weights else self._device.record([call])
+        timed = (
+            Rotation(self._device, call, weights, self._copies_block(stays_loaded))
+            if weights
+            else self._device.record([call])
+        )
         timed.bind(*arrays)
-        self._bench.poison()
-        first = float(timed.bench(1)[0])
-        self._bench.check(variant, poisoned=True)
-        return Held(call, arrays, timed.bench, first, variant)
+        self._workbench.poison()
+        first_seconds = float(timed.bench(1)[0])
+        self._workbench.check(variant, poisoned=True)
+        return LoadedCandidate(call, arrays, timed.bench, first_seconds, variant)
 
-    def _is_hopeless(self, held: Held, best: float | None) -> bool:
-        """Returns whether a candidate is too slow even with all data in near caches: its constants need no copies."""
-        if self._surrounded is None or best is None:
-            return False
-        return float(held.bench(2).min()) > self.settings.slow_factor * best
+    def _is_hopeless(self, loaded: LoadedCandidate, best: float | None) -> bool:
+        """Returns whether a candidate is far slower than `best` even with all data in near caches.
 
-    def _in_surroundings(self, held: Held, is_kept: bool = False) -> Held:
-        """Returns the candidate with the timing of its surrounding model, if it has one.
-
-        The first run of the candidate was on read-only inputs.
+        The answer spares a candidate the copies of its constants; without surroundings it is always False.
         """
-        if self._surrounded is None:
-            return held
-        inputs, outputs = held.arrays
-        constants = [k for k, buffer in enumerate(held.call.kernel.artifact.buffers) if buffer.is_kept]
-        timed = self._surrounded.bench(held.call, constants, is_kept)
-        timed.bind(self._bench.rewritable(inputs), outputs)
+        if self._surrounded_benches is None or best is None:
+            return False
+        return float(loaded.bench(2).min()) > self.settings.slow_factor * best
+
+    def _with_surroundings(self, loaded: LoadedCandidate, stays_loaded: bool = False) -> LoadedCandidate:
+        """Returns the candidate with the timing of a kernel inside its model, if the settings have surroundings.
+
+        The interlude before each run rewrites the inputs, so that the timed runs read writable copies.
+        """
+        if self._surrounded_benches is None:
+            return loaded
+        inputs, outputs = loaded.arrays
+        constants = [k for k, buffer in enumerate(loaded.call.kernel.artifact.buffers) if buffer.is_kept]
+        timed = self._surrounded_benches.bench(loaded.call, constants, stays_loaded)
+        timed.bind(self._workbench.rewritable(inputs), outputs)
         timed.bench(1)
-        return replace(held, bench=timed.bench, between=timed.interlude_seconds)
+        return replace(loaded, bench=timed.bench, seconds_between=timed.interlude_seconds)
 
     @cached_property
-    def _surrounded(self) -> SurroundedBenches | None:
+    def _surrounded_benches(self) -> SurroundedBenches | None:
         surroundings, device = self.settings.surroundings, self._device
         if surroundings is None or isinstance(self.target, Gpu) or not isinstance(device, HostDevice):
             return None
         return SurroundedBenches(device, self.target, surroundings)
 
-    def _timing(self, held: Held, first: float, best: float | None, min_seconds: float) -> Message:
-        how = replace(self.settings, min_seconds=min_seconds)
-        return self._checked(held, repeat(held.bench, first, best, how, held.between))
+    def _timing(self, loaded: LoadedCandidate, best: float | None, min_seconds: float) -> Message:
+        settings = replace(self.settings, min_seconds=min_seconds)
+        runs = repeat(loaded.bench, loaded.first_seconds, best, settings, loaded.seconds_between)
+        return self._checked(loaded, runs)
 
-    def _checked(self, held: Held, runs: Runs) -> Message:
-        self._bench.check(held.variant, poisoned=False)  # a kernel may be right only on fresh working memory
+    def _checked(self, loaded: LoadedCandidate, runs: Runs) -> Message:
+        self._workbench.check(loaded.variant, poisoned=False)  # a kernel may be right only on fresh working memory
         return {
             "seconds": runs.seconds,
             "spread": runs.spread,
@@ -275,7 +308,7 @@ _KINDS: Mapping[tuple[type[Exception], ...], FailureKind] = {
 
 
 def explain(error: Exception) -> Message:
-    """Returns a failure's kind and message."""
+    """Returns the failure that an exception means: its kind and message; unexpected exceptions are bugs."""
     for classes, kind in _KINDS.items():
         if isinstance(error, classes):
             return {"kind": kind, "message": str(error) or "out of memory"}
@@ -285,12 +318,13 @@ def explain(error: Exception) -> Message:
 
 
 def start(request: Message) -> BuilderRole | RunnerRole:
+    """Returns the role of a start request, and limits the memory that the role may allocate from now on."""
     settings, target = decode(MeasureSettings, request["settings"]), target_from_json(request["target"])
     is_runner = request["role"] == "runner"
     role = RunnerRole(target, settings) if is_runner else BuilderRole(target, received(request["rules"]))
     gc.collect()
     gc.freeze()
-    # Memory held now, arenas and threads' stacks included, does not count.
+    # Memory allocated now, arenas and threads' stacks included, does not count.
     with open("/proc/self/statm") as f:
         mapped = int(f.read().split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + settings.memory_limit_bytes)
@@ -298,6 +332,7 @@ def start(request: Message) -> BuilderRole | RunnerRole:
 
 
 def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
+    """Returns the reply to a request; a failure instead of an exception, `is_lost` if the GPU is unusable now."""
     try:
         return role.requests[request["op"]](request)
     except Exception as error:
@@ -306,23 +341,23 @@ def answer(role: BuilderRole | RunnerRole, request: Message) -> Message:
 
 
 def serve(requests: int, replies: int) -> None:
-    """Answers requests until the parent closes its end."""
+    """Answers the requests of one pipe on another until the parent closes the first; the first request is `start`."""
     inbox = Inbox()
     role: BuilderRole | RunnerRole | None = None
     while True:
-        got = inbox.take()
-        if got is None:
+        item = inbox.take()
+        if item is None:
             data = os.read(requests, 1 << 20)
             if not data:
                 return
             inbox.feed(data)
             continue
-        sequence, request = got
+        sequence, request = item
         if role is None:
             reply: Mapping[str, Any] = {}
             try:
                 role = start(request)
-            except UserError as error:  # a rule that is not to be found here
+            except UserError as error:  # a rule that this process cannot import
                 reply = {"failure": explain(error)}
         else:
             reply = answer(role, request)
@@ -335,7 +370,7 @@ def main(arguments: list[str]) -> None:
     requests, replies, parent = map(int, arguments)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        return  # it died before the line above
+        return  # the parent died before the line above
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, LOG_BYTES)
     try:
@@ -347,17 +382,18 @@ def main(arguments: list[str]) -> None:
 
 
 def _lift(fd: int) -> int:
-    """Moves a file to a high number, and returns the number."""
+    """Moves a file descriptor to `HIGH_FD` or above, if the limits allow it, and returns the new descriptor."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     lifted = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD if soft > 2 * HIGH_FD else soft // 2)
     os.close(fd)
     return lifted
 
 
-def _limit(what: int, value: int) -> None:
-    hard = resource.getrlimit(what)[1]
+def _limit(kind: int, value: int) -> None:
+    """Sets a soft limit of the module `resource`, at most to the hard limit."""
+    hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(what, (value, hard))
+    resource.setrlimit(kind, (value, hard))
 
 
 if __name__ == "__main__":

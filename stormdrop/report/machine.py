@@ -51,7 +51,7 @@ def print_calibration(console: Console, calibration: Calibration) -> None:
     both = before.coefficients, after.coefficients
     cells = [(name.replace("_", " "), *(f"{getattr(c, name):.3g}" for c in both)) for name in FITTED]
     print_table(console, ("coefficient", "nominal", "now"), cells)
-    say(console, f"coefficients are {calibration.told}")
+    say(console, f"coefficients are {calibration.coefficients_reason}")
     if calibration.fit is not None:
         f = calibration.fit
         text = f"tasks left out of the fit: error {f.error_before:.3f} before, {f.error_after:.3f} after"

@@ -135,12 +135,12 @@ def find_task(parts: Partition, wanted: str) -> TaskUse:
         lambda u: any(wanted.lower() in text.lower() for text in (*_names(u), u.calls[0].label)),
     )
     for fits in ways:
-        found = [u for u in parts.tasks if fits(u)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            some = _some([f"{u.id} ({u.calls[0].label}, {u.calls[0].shapes_text()})" for u in found])
-            raise UserError(f"{shown(wanted)} fits {counted(len(found), 'task')}: {some}; give an id")
+        matches = [u for u in parts.tasks if fits(u)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            some = _some([f"{u.id} ({u.calls[0].label}, {u.calls[0].shapes_text()})" for u in matches])
+            raise UserError(f"{shown(wanted)} fits {counted(len(matches), 'task')}: {some}; give an id")
     ids = f"t0 to t{len(parts.tasks) - 1}" if parts.tasks else "none"
     raise UserError(f"no task, node or value is called {shown(wanted)}; tasks are {ids}, without one they are listed")
 

@@ -19,7 +19,7 @@ from stormdrop.space.rules import Rule
 from stormdrop.space.sketch import sketches
 from stormdrop.store.record import DEFAULT, Record
 from stormdrop.target.machine import Target
-from stormdrop.tuning.curve import improvements, reached, trials_per_second
+from stormdrop.tuning.curve import first_reaching, improvements, trials_per_second
 from stormdrop.tuning.operator import OperatorReport, OperatorSearch
 
 COMPARED_QUALITY = 0.95
@@ -101,7 +101,7 @@ def print_comparison(console: Console, report: OperatorReport) -> None:
 
 def _compared(search: OperatorSearch, peak_gflops: float, has_rate: bool) -> list[str]:
     tuned = search.tuned
-    near = reached(improvements(tuned.history), COMPARED_QUALITY)
+    near = first_reaching(improvements(tuned.history), COMPARED_QUALITY)
     return [
         tuned.strategy,
         seconds_text(tuned.seconds),

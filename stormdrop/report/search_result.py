@@ -7,8 +7,8 @@ from stormdrop.tuning.curve import (
     QUALITIES,
     building_seconds,
     failures,
+    first_reaching,
     improvements,
-    reached,
     running_seconds,
     trials_per_second,
 )
@@ -30,10 +30,12 @@ def search_rows(tuned: Tuned, stored: str | None) -> list[tuple[str, str]]:
     """Returns name and value of everything of interest about the search for the best."""
     rows = [("search", _search(tuned)), ("spent", _spent(tuned))]
     if curve := improvements(tuned.history):
-        marks = [(quality, reached(curve, quality)) for quality in QUALITIES]
+        marks = [(quality, first_reaching(curve, quality)) for quality in QUALITIES]
         reached_at = (f"{q:.0%} at trial {i.trial} ({span_text(i.elapsed)})" for q, i in marks if i is not None)
         rows.append(("progress", "of the final speed, " + ", ".join(reached_at)))
-    rows += [("failed", f"{f.count} by {f.kind}; the first: {one_line(f.first)}") for f in failures(tuned.history)]
+    rows += [
+        ("failed", f"{f.count} by {f.kind}; the first: {one_line(f.first_message)}") for f in failures(tuned.history)
+    ]
     if not tuned.verified:
         rows.append(("verified", "no: not timed again in a fresh process, nor compared with the reference there"))
     if stored is not None:

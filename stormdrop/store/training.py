@@ -1,7 +1,8 @@
-"""Training data of a cost model: features and seconds of a machine's trials, over all tasks.
+"""Training data of a cost model: features and seconds of the stored trials of a machine, over all tasks.
 
-Features contain the estimate and its terms. Features from another calibration or another version are computed anew,
-from the trial's schedule. Beyond a limit, the trials are a stratified sample over all tasks.
+Stored features contain the cost estimate and its terms, so that a new calibration of the machine or a new version of
+the features outdates them. Outdated features are recomputed from the trial's schedule. Beyond a limit on their number,
+the trials are sampled, stratified by group: a task at a temperature, that is with warm or cold weights.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """One row for each trial, oldest first, but for trials without features that cannot be replayed for new features.
+    """One row for each trial, oldest first. Only seconds of the same group are comparable.
 
-    Only seconds of one `group` (a task at a temperature) may be compared.
+    Trials with outdated features whose schedules cannot be replayed are left out.
     """
 
     features: NDArray[np.float32]
     seconds: Floats
     """The seconds of each row; NaN if the candidate failed."""
     group: Ints
+    """The index into `names` of each row's group."""
     names: tuple[str, ...]
     """The names of the groups: a task's digest and the temperature, `…/warm` or `…/cold`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedTrial:
-    """One trial; `seconds` is None if it failed."""
+    """A stored trial with its task; `seconds` is None if the trial failed."""
 
     task: Task
     schedule: Schedule
@@ -59,35 +61,38 @@ class TimedTrial:
 
 @dataclass(frozen=True, slots=True)
 class SketchRows:
-    """Points of one sketch; `places` are the indices of their trials in the sequence given to `by_sketch`."""
+    """Trials of one sketch: one point per row, and the indices of the trials in the sequence given to `by_sketch`."""
 
     sketch: Sketch
     points: Ints
-    places: Ints
+    indices: Ints
 
 
 def training(c: Connection, target: Target, limit: int) -> TrainingRows:
-    """Returns trials on a machine, with features as its judge computes them now; at most `limit`."""
-    known = judge_of(target).features
+    """Returns at most `limit` trials of a machine, with the features that its judge computes now."""
+    feature_set = judge_of(target).features
     ids = sampled_ids(queries.groups_of_trials(c, target.key()), limit)
-    targets = [id for id, text in queries.texts_by_id(c, "target", "json").items() if _judges_alike(text, target)]
-    rows = queries.features_of(c, ids, known.version, len(known), targets)
-    anew = _computed_anew(c, [id for features, *_, id in rows if features is None], target)
-    features_by_id = {id: features for features, *_, id in rows if features is not None} | anew
+    targets = [id for id, text in queries.texts_by_id(c, "target", "json").items() if _has_same_features(text, target)]
+    rows = queries.features_of(c, ids, feature_set.version, len(feature_set), targets)
+    recomputed = _recomputed(c, [id for features, *_, id in rows if features is None], target)
+    features_by_id = {id: features for features, *_, id in rows if features is not None} | recomputed
     kept = [(features_by_id[id], seconds, key) for _, seconds, key, id in rows if id in features_by_id]
     features = np.frombuffer(b"".join([row[0] for row in kept]), "<f4").astype(np.float32)
     keys, group = np.unique(np.array([row[2] for row in kept], dtype=np.int64), return_inverse=True)
     digests = queries.texts_by_id(c, "task", "digest")
     return TrainingRows(
-        features.reshape(len(kept), len(known)),
+        features.reshape(len(kept), len(feature_set)),
         np.array([row[1] for row in kept], dtype=np.float64),  # None becomes NaN
         group.astype(np.int64).reshape(len(kept)),
-        tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),
+        tuple(group_name(digests[k // 2], bool(k % 2)) for k in keys.tolist()),  # a key is 2 · task id + cold
     )
 
 
 def timed_trials(c: Connection, target: Target, limit: int, rules: Sequence[Rule]) -> list[TimedTrial]:
-    """Returns timed trials of a machine that were not stopped early; at most `limit`."""
+    """Returns at most `limit` successful trials of a machine whose schedules use only `rules`.
+
+    Trials that were stopped early are left out.
+    """
     return list(trials_of(c, sampled_ids(queries.groups_of_timed_trials(c, target.key(), rules), limit)).values())
 
 
@@ -104,7 +109,10 @@ def trials_of(c: Connection, ids: Sequence[int]) -> dict[int, TimedTrial]:
 
 
 def by_sketch(trials: Sequence[TimedTrial], target: Target, rules: Sequence[Rule]) -> Iterable[SketchRows]:
-    """Returns the replayable trials, sketch by sketch, on the target at the trials' temperatures."""
+    """Returns the trials grouped by sketch, replayed on the target at the trial's temperature.
+
+    Trials that cannot be replayed are left out.
+    """
     sketches: dict[tuple[Sketch, bool], list[tuple[int, Ints]]] = {}
     for k, trial in enumerate(trials):
         try:
@@ -116,22 +124,24 @@ def by_sketch(trials: Sequence[TimedTrial], target: Target, rules: Sequence[Rule
         yield SketchRows(sketch, np.stack([point for _, point in rows]), np.array([k for k, _ in rows]))
 
 
-def _judges_alike(text: str, target: Target) -> bool:
-    """Returns whether a stored target equals this target, temperature aside: then the stored features are current."""
+def _has_same_features(stored_target: str, target: Target) -> bool:
+    """Returns whether trials on a stored target have current features: the targets differ at most in temperature."""
     try:
-        return target_of(text).with_cold_weights(False) == target.with_cold_weights(False)
+        return target_of(stored_target).with_cold_weights(False) == target.with_cold_weights(False)
     except UserError:
         return False
 
 
-def _computed_anew(c: Connection, ids: list[int], target: Target) -> dict[int, bytes]:
-    """Returns features by the id of the trial, without trials that cannot be replayed."""
+def _recomputed(c: Connection, ids: list[int], target: Target) -> dict[int, bytes]:
+    """Returns current features by trial id, without trials that cannot be replayed."""
     trials = trials_of(c, ids)
     features: dict[int, bytes] = {}
-    names = list(trials)
+    ids_in_order = list(trials)
     for rows in by_sketch(list(trials.values()), target, RULES):
         matrix = rows.sketch.features(rows.points).astype("<f4")
-        features |= {names[k]: row.tobytes() for k, row in zip(rows.places.tolist(), matrix) if np.isfinite(row).all()}
+        for k, row in zip(rows.indices.tolist(), matrix):
+            if np.isfinite(row).all():
+                features[ids_in_order[k]] = row.tobytes()
     return features
 
 
@@ -139,16 +149,17 @@ def _computed_anew(c: Connection, ids: list[int], target: Target) -> dict[int, b
 
 
 def sampled_ids(trials: Sequence[tuple[int, int, float | None]], limit: int) -> list[int]:
-    """Returns the ids of at most `limit` trials, each given by id, group and seconds."""
+    """Returns the ids of at most `limit` trials, given as (id, group, seconds), as `sampled` picks them."""
     groups = np.array([group for _, group, _ in trials], np.int64)
     seconds = np.array([seconds for *_, seconds in trials], np.float64)  # None becomes NaN
     return [trials[k][0] for k in sampled(groups, seconds, limit).tolist()]
 
 
 def sampled(group: Ints, seconds: Floats, limit: int) -> Ints:
-    """Returns the places of at most `limit` rows, in order.
+    """Returns the ascending indices of at most `limit` rows, stratified by group; rows are oldest first.
 
-    Of each group these are the fastest row, and rows spread evenly over its age. `seconds` are NaN for failures.
+    From each group come as many rows as `quotas` allows: the fastest row, and rows evenly spaced in age. `seconds` are
+    NaN for failures.
     """
     if len(group) <= limit:
         return np.arange(len(group))
@@ -165,7 +176,10 @@ def sampled(group: Ints, seconds: Floats, limit: int) -> Ints:
 
 
 def quotas(sizes: Ints, limit: int) -> Ints:
-    """Returns the number of rows of each group, `limit` in all: a small group whole, large groups in equal numbers."""
+    """Returns the number of rows to sample from each group, at most `limit` in all.
+
+    Small groups are sampled completely, large groups in equal numbers.
+    """
     rows = np.zeros_like(sizes)
     left = min(limit, int(sizes.sum()))
     for done, k in enumerate(np.argsort(sizes, kind="stable").tolist()):

@@ -87,7 +87,7 @@ class _Books(TableMeasurer):
             if one in self.measured:
                 self.duels += timings
                 continue
-            found = self.table.find(one)
-            seconds = float(found[0].seconds[found[1]]) if found else np.nan
+            place = self.table.find(one)
+            seconds = float(place[0].seconds[place[1]]) if place else np.nan
             self.measured[one] = np.inf if np.isnan(seconds) else seconds
             self.curve.append(min(self.measured[one], self.curve[-1] if self.curve else np.inf))

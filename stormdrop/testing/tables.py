@@ -308,19 +308,19 @@ class TableMeasurer(AnsweringMeasurer):
         return self._cut_short(results, asked.best) if asked.kind == "measure" else results
 
     def _cut_short(self, results: Sequence[Result], best: float | None) -> list[Result]:
-        found: list[Result] = []
+        shortened: list[Result] = []
         for result in results:
             if isinstance(result, Timing):
                 result = replace(result, stopped_early=best is not None and result.seconds > self._slower * best)
                 best = result.seconds if best is None else min(best, result.seconds)
-            found.append(result)
-        return found
+            shortened.append(result)
+        return shortened
 
     def _timed(self, task: Task, schedule: Schedule, rounds: int) -> Result:
-        found = self.table.find(schedule) if task.digest == self.table.task.digest else None
-        if found is None:
+        place = self.table.find(schedule) if task.digest == self.table.task.digest else None
+        if place is None:
             return Failure("schedule", "this schedule is not in the table")
-        space, row = found
+        space, row = place
         seconds = float(space.seconds[row])
         if not np.isfinite(seconds):
             return Failure("build", "this candidate failed when the table was recorded")

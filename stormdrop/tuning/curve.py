@@ -1,6 +1,6 @@
-"""The course of a search, computed from its trials: improvements, phases, failures, and when it was nearly done.
+"""Statistics of a finished search, from its trials: improvements, phases, failures, and seconds by activity.
 
-All functions are pure arithmetic.
+`history` is the trials of one search in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.tuning.tuned import Trial, Tuned
 
 QUALITIES = (0.90, 0.95, 0.99)
+"""The shares of the final speed for which a report lists the first trial that reached them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """A trial that was faster than all before it."""
+    """A trial faster than all earlier trials: a kernel of `seconds`, timed `elapsed` seconds into the search."""
 
     trial: int
     elapsed: float
@@ -38,15 +39,16 @@ class SearchPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The number of candidates with one kind of failure, and the message of the first."""
+class FailureCount:
+    """The number of trials with one kind of failure, and the message of the first of these trials."""
 
     kind: str
     count: int
-    first: str
+    first_message: str
 
 
 def improvements(history: Iterable[Trial]) -> list[Improvement]:
+    """Returns the trials that were faster than all earlier trials; the last of them is the best."""
     best_so_far: list[Improvement] = []
     for trial in history:
         if isinstance(trial.result, Timing) and (not best_so_far or trial.result.seconds < best_so_far[-1].seconds):
@@ -56,13 +58,13 @@ def improvements(history: Iterable[Trial]) -> list[Improvement]:
     return best_so_far
 
 
-def reached(curve: Sequence[Improvement], quality: float) -> Improvement | None:
-    """Returns the first improvement with this share of the last improvement's speed; None if nothing could be timed."""
+def first_reaching(curve: Sequence[Improvement], quality: float) -> Improvement | None:
+    """Returns the first improvement with this share of the last improvement's speed; None for an empty curve."""
     return next((i for i in curve if i.seconds <= curve[-1].seconds / quality), None)
 
 
 def phases(history: Iterable[Trial]) -> list[SearchPhase]:
-    """Returns each run of trials of one phase; a run begins at the end of the run before."""
+    """Returns the phases in order; each begins at the end of the phase before. A phase may occur several times."""
     runs: list[SearchPhase] = []
     for trial in history:
         if runs and runs[-1].name == trial.phase:
@@ -73,26 +75,27 @@ def phases(history: Iterable[Trial]) -> list[SearchPhase]:
     return runs
 
 
-def failures(history: Iterable[Trial]) -> list[Failed]:
+def failures(history: Iterable[Trial]) -> list[FailureCount]:
     """Returns the failures by kind, the most frequent first."""
     messages: dict[str, list[str]] = {}
     for trial in history:
         if isinstance(trial.result, Failure):
             messages.setdefault(trial.result.kind, []).append(trial.result.message)
-    return sorted((Failed(kind, len(texts), texts[0]) for kind, texts in messages.items()), key=lambda f: -f.count)
+    counts = [FailureCount(kind, len(texts), texts[0]) for kind, texts in messages.items()]
+    return sorted(counts, key=lambda f: -f.count)
 
 
 def trials_per_second(tuned: Tuned) -> float:
-    """Returns the trials per second of the search itself, without the final timing of the best few candidates."""
-    spent = max((t.elapsed for t in tuned.history), default=0.0) or tuned.tuning_seconds
-    return tuned.trials / spent if spent > 0 else 0.0
+    """Returns the trials per second until the last trial, without the final timing of the best few candidates."""
+    seconds = max((t.elapsed for t in tuned.history), default=0.0) or tuned.tuning_seconds
+    return tuned.trials / seconds if seconds > 0 else 0.0
 
 
 def building_seconds(history: Iterable[Trial]) -> float:
-    """Returns the seconds of all builders together."""
+    """Returns the sum of the build seconds of all trials, over all builder processes."""
     return sum(t.result.build_seconds for t in history)
 
 
 def running_seconds(history: Iterable[Trial]) -> float:
-    """Returns the seconds of the timed runs of all candidates, without warming up."""
+    """Returns Σ seconds · runs over the timed trials; warm-up runs do not count."""
     return sum(t.result.seconds * t.result.runs for t in history if isinstance(t.result, Timing))

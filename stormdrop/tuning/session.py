@@ -29,9 +29,9 @@ from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.store.record import DEFAULT, DONOR, Record, group_name
 from stormdrop.store.verdict import NO_CHALLENGER, Verdict
+from stormdrop.tuning.candidate_space import CandidateSpace
 from stormdrop.tuning.choice import FINAL, Decision, choose
 from stormdrop.tuning.cost_model import ModelRanker
-from stormdrop.tuning.located import CandidateSpace
 from stormdrop.tuning.resources import Resources
 from stormdrop.tuning.reuse import Source, refitted, stored_sources
 from stormdrop.tuning.strategies import Context
@@ -90,8 +90,8 @@ class Session:
         self._settings, self._cost, self._observer = resources.settings, resources.cost, observer
         self._group = group_name(task.digest, self.target.is_cold)
         ranking = ranked(spaces or sketches(task, self.target, self._rules))
-        self._points = CandidateSpace(task, self.target, self._rules, [sketch for sketch, _, _ in ranking])
-        self.spaces = self._points.sketches
+        self._space = CandidateSpace(task, self.target, self._rules, [sketch for sketch, _, _ in ranking])
+        self.spaces = self._space.sketches
         best_sketch, best_point, _ = ranking[0]
         self._default, self.default = candidate(0, best_point), best_sketch.schedule(best_point)
         seeds = [candidate(k, point) for k, (_, point, _) in enumerate(ranking)]
@@ -100,13 +100,13 @@ class Session:
         self.known = len(stored)
         timed = sorted((c for c, v in stored.items() if v is not None), key=lambda c: stored[c] or 0.0)
         fresh = [c for c in seeds if c not in stored]
-        first = [] if start is None else [self._points.locate(start)]
+        first = [] if start is None else [self._space.locate(start)]
         self._ranker = ModelRanker(self.spaces, self._cost, self._group)
         self._suggested: list[Candidate] = []
         self._reuse = resources.reuse
         donated = self._best_donated(self._sources(siblings), spaces is not None)
         donated = [c for c in donated if c not in stored and c != self._default]
-        self._donated = {self._points.schedule(c) for c in donated}
+        self._donated = {self._space.schedule(c) for c in donated}
         if self._reuse.mode == "only":
             seeds = [*first, self._incumbent, *decided, *timed[:1], self._default, *donated]
         else:
@@ -118,7 +118,7 @@ class Session:
         self.history: list[Trial] = []
         self._values: dict[Candidate, float] = {}  # of candidates measured here, and not too briefly
         self._settled: set[Candidate] = set()  # with values timed in turns
-        self.remeasured = frozenset(self._points.schedule(c) for c in [*decided, *timed[: self._settings.known]])
+        self.remeasured = frozenset(self._space.schedule(c) for c in [*decided, *timed[: self._settings.known]])
         """The schedules to measure again: the schedules of the store's verdicts, and the store's fastest."""
         self.final_values: dict[Schedule, float] = {}
         """The values of the finalists, timed in turns."""
@@ -170,7 +170,7 @@ class Session:
     @property
     def incumbent(self) -> Schedule:
         """The schedule in use unless this search finds a better schedule: an earlier verdict's, else the default."""
-        return self._points.schedule(self._incumbent)
+        return self._space.schedule(self._incumbent)
 
     def _decided(self) -> tuple[Verdict | None, Candidate, list[Candidate]]:
         """Returns the verdict that holds, the incumbent, and the candidates of verdicts of all machines."""
@@ -180,7 +180,7 @@ class Session:
         for is_imported in (False, True):
             verdict = self._store.verdict(self.task, self.target, rules=self._rules, is_imported=is_imported)
             with suppress(UserError):
-                located += [] if verdict is None else [(verdict, self._points.locate(verdict.schedule))]
+                located += [] if verdict is None else [(verdict, self._space.locate(verdict.schedule))]
         holding = [(v, c) for v, c in located if v.provenance != "imported"]
         verdict, incumbent = holding[0] if holding else (None, self._default)
         return verdict, incumbent, [c for _, c in located]
@@ -192,7 +192,7 @@ class Session:
         seconds_by_candidate: dict[Candidate, float | None] = {}
         for record in self._store.trials(self.task, self.target, rules=self._rules):
             try:
-                place = self._points.locate(record.schedule)
+                place = self._space.locate(record.schedule)
             except UserError:
                 continue
             seconds = record.result.floor if isinstance(record.result, Timing) else None
@@ -215,10 +215,10 @@ class Session:
         """
         schedules = refitted(self.task, sources, self.target, self._rules)
         if is_limited:
-            known = self._points.unasked(schedules)
+            known = self._space.new_candidates(schedules)
             donated = [c for c in known if self.spaces[c.sketch].legal(np.array([c.point], dtype=np.int64))[0]]
         else:
-            donated = list(dict.fromkeys(map(self._points.locate, schedules)))
+            donated = list(dict.fromkeys(map(self._space.locate, schedules)))
         best = sorted(donated, key=self._score, reverse=True)[: self._settings.donated]
         return list(dict.fromkeys([*best, *donated[:1]]))
 
@@ -227,10 +227,10 @@ class Session:
 
         The candidate must be a point of a sketch that is searched. Returns whether there is such a candidate.
         """
-        if fresh := self._points.unasked(refitted(self.task, sources, self.target, self._rules)):
+        if fresh := self._space.new_candidates(refitted(self.task, sources, self.target, self._rules)):
             best = max(fresh, key=self._score)
             self._suggested.append(best)
-            self._donated.add(self._points.schedule(best))
+            self._donated.add(self._space.schedule(best))
         return bool(fresh)
 
     def _score(self, c: Candidate) -> float:
@@ -265,7 +265,7 @@ class Session:
         return True
 
     def _measure(self, candidates: Sequence[Candidate], meanwhile: Callable[[], None] | None) -> None:
-        schedules = [self._points.schedule(c) for c in candidates]
+        schedules = [self._space.schedule(c) for c in candidates]
         best = self.best if self._kernel_value is None else None
         self._take(candidates, schedules, self._measurer.measure(self.task, schedules, best, meanwhile))
 
@@ -295,7 +295,7 @@ class Session:
 
     def _take(self, candidates: Sequence[Candidate], schedules: Sequence[Schedule], results: Sequence[Result]) -> None:
         """Passes the results of a batch to the cost model, the history, the listener and the strategy."""
-        features = self._points.features(candidates)
+        features = self._space.features(candidates)
         numbered = enumerate(zip(schedules, results), 1 + len(self.history))
         phase = self.strategy.phase
         trials = [
@@ -326,7 +326,7 @@ class Session:
     def _duel(self, proposal: Proposal) -> None:
         """Times candidates in turns, which costs no trial."""
         results = self._measurer.retime(
-            self.task, [self._points.schedule(c) for c in proposal.candidates], proposal.rounds
+            self.task, [self._space.schedule(c) for c in proposal.candidates], proposal.rounds
         )
         outcomes: list[Outcome] = []
         for c, result in zip(proposal.candidates, results):
@@ -408,11 +408,11 @@ class Session:
         self._move("final")
 
         def in_turns(candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, list[float]]:
-            results = self._measurer.retime(self.task, [self._points.schedule(c) for c in candidates], rounds)
+            results = self._measurer.retime(self.task, [self._space.schedule(c) for c in candidates], rounds)
             return {c: self._samples(result) for c, result in zip(candidates, results)}
 
         decision = choose(incumbent, challengers, in_turns, replace(FINAL, min_gain=self._settings.gain))
-        self.final_values |= {self._points.schedule(c): decision.value(c) for c in decision.samples}
+        self.final_values |= {self._space.schedule(c): decision.value(c) for c in decision.samples}
         return decision
 
     def _proved(self, c: Candidate, expected: float) -> Result:
@@ -421,7 +421,7 @@ class Session:
         """
         results: list[Timing] = []
         for _ in range(PROOFS):
-            result = self._measurer.prove(self.task, self._points.schedule(c), self.default)
+            result = self._measurer.prove(self.task, self._space.schedule(c), self.default)
             if isinstance(result, Failure):
                 return result
             results.append(result)
@@ -437,13 +437,13 @@ class Session:
         return [v for s in result.samples if (v := self.value(replace(result, seconds=s, samples=()))) is not None]
 
     def _won(self, c: Candidate, decision: Decision, proved: Timing) -> tuple[Schedule, float]:
-        schedule = self._points.schedule(c)
+        schedule = self._space.schedule(c)
         number = next((t.number for t in self.history if t.schedule == schedule), 0)
         trial = Trial(schedule, proved, number, self.elapsed, "final")
         # A store prefers verified records: these must be the fastest, not the best by another value.
-        self._keeper.add([self._record(trial, self._points.features([c])[0], verified=self._kernel_value is None)])
+        self._keeper.add([self._record(trial, self._space.features([c])[0], verified=self._kernel_value is None)])
         seconds = proved.seconds if self._kernel_value is not None else decision.value(c)
-        against = self._points.schedule(decision.incumbent), decision.value(decision.incumbent)
+        against = self._space.schedule(decision.incumbent), decision.value(decision.incumbent)
         method = "duel" if len(decision.samples) > 1 else NO_CHALLENGER
         self._decide(schedule, seconds, against, method, decision.rounds, PROVED)
         return schedule, seconds

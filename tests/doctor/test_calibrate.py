@@ -167,5 +167,5 @@ def test_without_trials_the_coefficients_stay_nominal(store: Store, monkeypatch:
     monkeypatch.setattr(module, "measure_peak", measured_peak)
     found = calibrate(2, store)
     assert found.fit is None
-    assert "0 tasks" in found.told
+    assert "0 tasks" in found.coefficients_reason
     assert found.calibrated.coefficients == CPU_COEFFICIENTS

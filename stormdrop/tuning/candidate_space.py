@@ -1,4 +1,7 @@
-"""The points of a task's sketches as candidates: numbered sketches, and schedules found among them."""
+"""The sketches that a session searches, numbered; translation between schedules and candidates.
+
+A `Candidate` is a sketch number and a point of this sketch. Invariant: sketch numbers never change.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from stormdrop.tuning.strategy import Candidate, candidate
 
 
 class CandidateSpace:
-    """The sketches that a session searches. A schedule of a further sketch adds that sketch to them."""
+    """The sketches that a session searches. `locate` appends the sketches of schedules from elsewhere."""
 
     def __init__(self, task: Task, target: Target, rules: tuple[Rule, ...], sketches: Sequence[Sketch]) -> None:
         self._task, self._target, self._rules = task, target, rules
@@ -26,12 +29,16 @@ class CandidateSpace:
         self._schedules: dict[Candidate, Schedule] = {}
 
     def schedule(self, c: Candidate) -> Schedule:
+        """Returns the schedule of a candidate, which then is no longer new."""
         if c not in self._schedules:
             self._schedules[c] = self.sketches[c.sketch].schedule(c.point)
         return self._schedules[c]
 
     def locate(self, schedule: Schedule) -> Candidate:
-        """Returns the candidate of a schedule. Raises UserError if the schedule does not belong to the task."""
+        """Returns the candidate of a schedule; appends the sketch of the schedule if the sketch is not searched yet.
+
+        Raises UserError if the schedule is illegal for the task.
+        """
         try:
             sketch, point = replay(self._task, schedule, self._target, self._rules)
         except ScheduleError as error:
@@ -42,22 +49,20 @@ class CandidateSpace:
             self.sketches.append(sketch)
         return candidate(self._numbers[key], point)
 
-    def unasked(self, schedules: Sequence[Schedule]) -> list[Candidate]:
-        """Returns the candidates of schedules of the task, without other sketches and without candidates proposed
-        before.
-        """
-        unasked: list[Candidate] = []
+    def new_candidates(self, schedules: Sequence[Schedule]) -> list[Candidate]:
+        """Returns the candidates of legal schedules: points of the searched sketches that `schedule` never returned."""
+        candidates: list[Candidate] = []
         for schedule in schedules:
             sketch, point = replay(self._task, schedule, self._target, self._rules)
             number = self._numbers.get((sketch.variant, sketch.structure.steps))
             if number is not None and candidate(number, point) not in self._schedules:
-                unasked.append(candidate(number, point))
-        return unasked
+                candidates.append(candidate(number, point))
+        return candidates
 
     def features(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Returns one row of features for each candidate."""
+        """Returns one row of features for each candidate, in their order."""
         rows: dict[Candidate, NDArray[np.float64]] = {}
         for k in {c.sketch for c in candidates}:
-            some = [c for c in candidates if c.sketch == k]
-            rows |= zip(some, self.sketches[k].features(np.array([c.point for c in some], dtype=np.int64)))
+            of_sketch = [c for c in candidates if c.sketch == k]
+            rows |= zip(of_sketch, self.sketches[k].features(np.array([c.point for c in of_sketch], dtype=np.int64)))
         return np.stack([rows[c] for c in candidates])
