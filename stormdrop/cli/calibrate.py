@@ -23,16 +23,15 @@ Examples:
 @options.threads
 @options.as_json
 def calibrate(
-    models: tuple[str, ...], reset: bool, fresh: bool, store_path: str | None, threads: int | None, as_json: bool
+    models: tuple[str, ...], reset: bool, fresh: bool, store: options.StoreFile, threads: int | None, as_json: bool
 ) -> None:
     """Fit the estimate of kernels to this machine: it picks default schedules, and the first candidates of a search.
 
     Rates are measured (see `stormdrop peak`). Coefficients are fitted to the trials of this machine in the store, and
     kept only if they order programs of tasks outside the fit better.
     """
-    from stormdrop.cli.op import open_store
     from stormdrop.doctor.calibrate import calibrate
     from stormdrop.report.machine import print_calibration
 
-    done = calibrate(threads, open_store(store_path), models, fresh, reset, lambda text: say(notes(), text))
+    done = calibrate(threads, store.tune(), models, fresh, reset, lambda text: say(notes(), text))
     options.show(as_json, done.to_json(), lambda console: print_calibration(console, done))

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from stormdrop.base.errors import StormdropError
 from stormdrop.cli import options
 from stormdrop.report.console import notes, say
-from stormdrop.report.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stormdrop.ir.expr import Dtype
-    from stormdrop.store.store import Store
     from stormdrop.tuning.operator import OperatorReport, Plan
 
 SHOWN = ("sketches", "loops", "llvm", "asm")
@@ -95,7 +92,7 @@ def op(
     trials: int | None,
     seconds: float | None,
     seed: int,
-    store_path: str | None,
+    store: options.StoreFile,
     plot_path: Path | None,
     show: tuple[str, ...],
     own_rules: tuple[str, ...],
@@ -123,10 +120,9 @@ def op(
     from stormdrop.tuning.operator import Plan
 
     console = notes()
-    store = None if untuned else open_store(store_path)
-    searched = () if untuned else searches
+    kept, searched = (None, ()) if untuned else (store.tune(), searches)
     machine = options.machine(target_name, threads)
-    plan = Plan(operator.name, sizes, task, machine, searched, trials, seconds, seed, store, rules)
+    plan = Plan(operator.name, sizes, task, machine, searched, trials, seconds, seed, kept, rules)
     if dtype == "bf16" and isinstance(plan.target, Cpu) and not plan.target.has_bf16_dot:
         say(console, "this CPU has no dot products of bf16 (AVX512_BF16): products are f32 multiply-adds")
     report = measured(plan, console, quiet=options.log_options(ctx).verbosity > 0)
@@ -160,25 +156,7 @@ def _refuse_contradictions(
         raise click.UsageError("--show prints text and --json prints one object: give either")
     if len(set(searches)) < len(searches):
         raise click.UsageError("the same --search is given twice: their results would only differ by chance")
-    kept = {"store_path": "--store", "plot_path": "--plot"}
+    kept = {"store": "--store", "plot_path": "--plot"}
     for parameter, option in {"searches": "--search", "trials": "--trials", "seconds": "--time", **kept}.items():
         if untuned and ctx.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"--untuned searches nothing: leave out {option}")
-
-
-def open_store(path: str | None) -> Store | None:
-    """Opens the store at `path`, or the usual store. Raises StormdropError if the store at `path` cannot be opened.
-
-    Without the usual store, tuning continues and stores nothing.
-    """
-    from stormdrop.store.store import Store
-
-    if path == "none":
-        return None
-    try:
-        return Store.open(None if path is None else Path(path))
-    except StormdropError as error:
-        if path is not None:
-            raise
-        say(notes(), f"measurements are not kept: {one_line(str(error))}")
-        return None

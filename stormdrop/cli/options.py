@@ -14,16 +14,16 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormdrop.base.arguments import FALLBACKS
-from stormdrop.base.errors import UserError
-from stormdrop.report.console import results
-from stormdrop.report.text import clean
+from stormdrop.base.errors import StormdropError, UserError
+from stormdrop.report.console import notes, results, say
+from stormdrop.report.text import clean, one_line
 from stormdrop.target.microkernels import PRECISIONS
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from stormdrop.frontend.custom import CustomOperator
     from stormdrop.space.rules import Rule
+    from stormdrop.store.store import Store
     from stormdrop.target.machine import Target
     from stormdrop.tuning.objectives import Objective
 
@@ -103,8 +104,67 @@ def output(*names: str, metavar: str, help_text: str) -> Callable[[Any], Any]:
     return click.option(*names, type=click.Path(path_type=Path), metavar=metavar, help=help_text)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFile:
+    """The argument of `--store` (None: the usual file), with a method for each mode of opening: view, write, tune."""
+
+    given: str | None
+
+    @property
+    def place(self) -> Path:
+        from stormdrop.store.store import default_path
+
+        return default_path() if self.given is None else Path(self.given).absolute()
+
+    def is_absent(self) -> bool:
+        """Returns True for the usual file before anything is stored. Raises UserError for an unreadable directory."""
+        try:
+            return self.given is None and not self.place.exists()
+        except OSError as error:
+            raise UserError(f"{self.place} cannot be read: {error.strerror or error}") from error
+
+    def view(self) -> Store:
+        """Opens the store for reading. An absent usual store counts as empty."""
+        from stormdrop.store.store import Store
+
+        return Store.in_memory() if self.is_absent() else Store.view(self.place)
+
+    def write(self) -> Store:
+        """Opens the store for changes. Raises UserError for a file that cannot be written."""
+        from stormdrop.store.store import Store
+
+        store = Store.open(self.place)
+        if store.is_memory:
+            raise UserError(f"{self.place} cannot be written")
+        return store
+
+    def tune(self) -> Store | None:
+        """Opens the store for tuning, which continues without the usual store if that cannot be opened; None: no store.
+
+        Raises StormdropError if a store that was asked for cannot be opened.
+        """
+        from stormdrop.store.store import Store
+
+        if self.given == "none":
+            return None
+        try:
+            return Store.open(self.place)
+        except StormdropError as error:
+            if self.given is not None:
+                raise
+            say(notes(), f"measurements are not kept: {one_line(str(error))}")
+            return None
+
+
+def _store_file(_ctx: click.Context, _param: click.Parameter, value: str | None) -> StoreFile:
+    return StoreFile(value)
+
+
+_store = partial(click.option, "--store", metavar="PATH", callback=_store_file)
 _text = "Where measurements are kept and found again; 'none': nowhere.  [default: in the user's cache directory]"
-kept = click.option("--store", "store_path", metavar="PATH", help=_text)
+kept = _store(help=_text)
+_text = "The store's file.  [default: reservoir.sqlite in STORMDROP_CACHE_DIR, else in the user's cache directory]"
+stored = _store(help=_text)
 _text = "Threads to run kernels with.  [default: STORMDROP_THREADS, else the CPUs this process may use]"
 threads = count("--threads", _text)
 _text = "Microseconds that a waiting thread spins before it sleeps.  [default: STORMDROP_SPIN, else 30]"
@@ -210,10 +270,6 @@ Shown = tuple[Any, Callable[["Console"], None]]
 """The result of a command: its JSON tree, and the printer of its text."""
 
 
-def print_json(tree: object) -> None:
-    click.echo(json.dumps(tree, allow_nan=False))
-
-
 def show(as_json: bool, tree: object, print_text: Callable[[Console], None]) -> None:
     """Prints one JSON object, or a text for people."""
     show_each(as_json, [(tree, print_text)])
@@ -232,7 +288,7 @@ def show_each(
     if console is not None:
         print_end(console)
     elif trees:
-        print_json(trees[0] if len(trees) == 1 else {"sizes": trees})
+        click.echo(json.dumps(trees[0] if len(trees) == 1 else {"sizes": trees}, allow_nan=False))
     return trees
 
 

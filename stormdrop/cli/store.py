@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from stormdrop.base.errors import UserError
 from stormdrop.cli import options
-from stormdrop.cli.reuse import donors, is_there, place_of, store_option, viewed, written
-from stormdrop.report.text import bytes_text, clean, counted
+from stormdrop.cli.options import StoreFile
+from stormdrop.cli.source import Source, source_options
+from stormdrop.report.console import notes, say
+from stormdrop.report.text import bytes_text, clean, counted, one_line
 
 if TYPE_CHECKING:
     from stormdrop.store.store import Filters, Imported, Store
@@ -51,11 +52,11 @@ def store() -> None:
     short_help="The path of the store.",
     epilog="\b\nExamples:\n  stormdrop store path\n  du -h $(stormdrop store path)\n",
 )
-@store_option
+@options.stored
 @options.as_json
-def path(path: Path | None, as_json: bool) -> None:
+def path(store: StoreFile, as_json: bool) -> None:
     """Print the path of the store, existing or not."""
-    place = place_of(path)
+    place = store.place
     tree = {"path": str(place), "exists": place.exists()}
     options.show(as_json, tree, lambda _: click.echo(str(place).encode("utf-8", "surrogateescape")))
 
@@ -63,14 +64,14 @@ def path(path: Path | None, as_json: bool) -> None:
 @store.command(
     short_help="The size of the store.", epilog="\b\nExamples:\n  stormdrop store size\n  stormdrop store size --json\n"
 )
-@store_option
+@options.stored
 @options.as_json
-def size(path: Path | None, as_json: bool) -> None:
+def size(store: StoreFile, as_json: bool) -> None:
     """Print the size of the store, and the numbers of its trials and tasks."""
     from stormdrop.report.store import print_size, size_of
 
-    with viewed(path) as opened:
-        tree = size_of(opened, place_of(path))
+    with store.view() as opened:
+        tree = size_of(opened, store.place)
     options.show(as_json, tree, lambda console: print_size(console, tree))
 
 
@@ -85,10 +86,10 @@ Examples:
 """,
 )
 @click.option("--model", metavar="NAME", help="Only tasks that were measured while this model was tuned.")
-@store_option
+@options.stored
 @filter_options
 @options.as_json
-def ls(model: str | None, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+def ls(model: str | None, store: StoreFile, target: str | None, cold: bool | None, as_json: bool) -> None:
     """List tasks: one line for each task, machine and temperature, the last measured task at the end.
 
     The best time is the time of a verified winner; with a question mark, of a trial that is not verified yet. The
@@ -98,7 +99,7 @@ def ls(model: str | None, path: Path | None, target: str | None, cold: bool | No
     from stormdrop.store.store import Filters
     from stormdrop.tuning.reuse import absent_donors
 
-    with viewed(path) as opened:
+    with store.view() as opened:
         summaries = opened.summaries(Filters(target=target, cold=cold))
         if model is not None:
             absent_donors([model], opened)  # raises if there is no trial of it
@@ -118,10 +119,10 @@ Examples:
 """,
 )
 @click.argument("task")
-@store_option
+@options.stored
 @filter_options
 @options.as_json
-def best(task: str, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+def best(task: str, store: StoreFile, target: str | None, cold: bool | None, as_json: bool) -> None:
     """Show the fastest known schedule of a TASK, given by name or by the beginning of its digest, on each machine.
 
     The verdict, if there is one, is shown too: the schedule of `compile`, its method, its incumbent, and its time.
@@ -129,7 +130,7 @@ def best(task: str, path: Path | None, target: str | None, cold: bool | None, as
     from stormdrop.report.store import best_json, print_bests
     from stormdrop.store.store import Filters
 
-    with viewed(path) as opened:
+    with store.view() as opened:
         wanted = Filters(task, target, cold)
         summaries = _summaries(opened, wanted)
         pairs = [(s, r, opened.verdict_of(s)) for s in summaries if (r := opened.best_of(s)) is not None]
@@ -165,10 +166,10 @@ Examples:
 @click.option("--task", metavar="TASK", help="Only this task's: its name, or the beginning of its digest.")
 @click.option("--verified", is_flag=True, help="Only verified winners, and verdicts.")
 @filter_options
-@store_option
+@options.stored
 @options.as_json
 def export(
-    file: str, task: str | None, verified: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool
+    file: str, task: str | None, verified: bool, store: StoreFile, target: str | None, cold: bool | None, as_json: bool
 ) -> None:
     """Write trials, then verdicts, to a FILE (default: stdout): a JSON object a line, for `import` anywhere."""
     from stormdrop.store.store import Filters
@@ -176,7 +177,7 @@ def export(
     if as_json and file == "-":
         raise click.UsageError("the lines themselves go to stdout: give a FILE to have a report with --json")
     wanted = Filters(task, target, cold, True if verified else None)
-    with viewed(path) as opened:
+    with store.view() as opened:
         try:
             with click.open_file(file, "w", encoding="utf-8", atomic=True) as lines:
                 trials, verdicts = (opened.export(lines, wanted, (kind,)) for kind in ("trial", "verdict"))
@@ -201,18 +202,16 @@ Examples:
 )
 @click.argument("file", type=click.File("rb"))
 @click.option("--foreign", is_flag=True, help="Also take measurements of other CPUs; they are kept apart.")
-@store_option
+@options.stored
 @options.as_json
-def import_(file: BinaryIO, foreign: bool, path: Path | None, as_json: bool) -> None:
+def import_(file: BinaryIO, foreign: bool, store: StoreFile, as_json: bool) -> None:
     """Take over the trials and the verdicts of a FILE (`-`: stdin) that `export` wrote here or elsewhere.
 
     Known lines are skipped. A line that is neither a trial nor a verdict of this version is refused with its number and
     the reason; all other lines are kept. The exit code is 1 if any was refused. Imported verdicts are schedules for
     tuning to begin from: compiling uses only verdicts decided here.
     """
-    from stormdrop.store.store import Store
-
-    with written(Store.open(path), path) as opened:
+    with store.write() as opened:
         done = opened.import_(file, foreign=foreign)
     options.show(as_json, asdict(done), lambda _: _print_import(done))
     if done.refusals:
@@ -252,9 +251,9 @@ Examples:
     help="Forget trials of that age, but no verified winners.",
 )
 @click.option("--winners", is_flag=True, help="With --older-than: verified winners too.")
-@store_option
+@options.stored
 @options.as_json
-def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path | None, as_json: bool) -> None:
+def prune(max_bytes: float | None, age: float | None, winners: bool, store: StoreFile, as_json: bool) -> None:
     """Remove old trials, and return their space."""
     if max_bytes is None and age is None:
         raise click.UsageError("there is no limit: give --max-size SIZE, --older-than AGE, or both")
@@ -262,10 +261,9 @@ def prune(max_bytes: float | None, age: float | None, winners: bool, path: Path 
         raise click.UsageError("--winners goes with --older-than")
     from stormdrop.store.evict import Pruned, prune_file
 
-    place, older_than = place_of(path), None if age is None else time.time() - age
+    older_than = None if age is None else time.time() - age
     most = None if max_bytes is None else int(max_bytes)
-    is_absent = path is None and not is_there(place)
-    done = Pruned(0, 0, 0) if is_absent else prune_file(place, most, older_than, winners)
+    done = Pruned(0, 0, 0) if store.is_absent() else prune_file(store.place, most, older_than, winners)
     sizes = f"{bytes_text(done.before_bytes)} before, {bytes_text(done.after_bytes)} now"
     text = f"{counted(done.removed, 'trial')} forgotten; {sizes}"
     options.show(as_json, asdict(done), lambda _: click.echo(text))
@@ -281,22 +279,54 @@ Examples:
 )
 @click.argument("task")
 @click.option("--trials", is_flag=True, help="Also remove its measurements.")
-@store_option
+@options.stored
 @filter_options
 @options.as_json
-def forget(task: str, trials: bool, path: Path | None, target: str | None, cold: bool | None, as_json: bool) -> None:
+def forget(task: str, trials: bool, store: StoreFile, target: str | None, cold: bool | None, as_json: bool) -> None:
     """Remove the decisions for a TASK, given by name or by the beginning of its digest.
 
     These are its own verdicts, and its part in verdicts of models. `compile` treats it as never tuned, until it is
     tuned anew. Trials stay unless --trials is given: the next tuning begins from them.
     """
-    from stormdrop.store.store import Filters, Store
+    from stormdrop.store.store import Filters
 
-    with written(Store.open(path), path) as opened:
+    with store.write() as opened:
         done = opened.forget(_summaries(opened, Filters(task, target, cold)), with_trials=trials)
     more = f" and {counted(done.trials, 'trial')}" if trials else ""
     text = f"{counted(done.verdicts, 'verdict')}{more} of {task} forgotten"
     options.show(as_json, asdict(done), lambda _: click.echo(text))
 
 
-store.add_command(donors)
+@store.command(
+    short_help="The tasks with schedules that help a model.",
+    epilog="""\b
+Examples:
+  stormdrop store donors zoo:resnet18
+  stormdrop store donors model.onnx --donor resnet50 --threads 1
+""",
+)
+@source_options
+@click.option("--donor", "donors", multiple=True, metavar="NAME", help="Of this model's only; may be repeated.")
+@options.threads
+@options.stored
+@options.as_json
+def donors(source: Source, donors: tuple[str, ...], threads: int | None, store: StoreFile, as_json: bool) -> None:
+    """Show for each task of a MODEL the winners of other tasks from which `stormdrop tune` would begin.
+
+    A winner of the task's class has the same stages, at other sizes; a winner of its anchor class has another epilogue.
+    The distance is 1 for a factor of two in one extent. The score of a donor model depends on the shares of time of the
+    classes for which it has winners.
+    """
+    from stormdrop.report.donors import donors_json, print_donors
+    from stormdrop.tuning.donors import by_class, donor_models, donors_of_model
+    from stormdrop.tuning.reuse import absent_donors
+
+    with store.view() as opened:
+        if warning := absent_donors(donors, opened):
+            say(notes(), one_line(warning, 500))
+        parts = source.open().parts
+        target = options.machine(None, threads).with_weights(parts.constant_bytes)
+        lines = donors_of_model(parts, target, opened, donors or None, source.rules)
+    classes, models = by_class(lines), donor_models(lines)
+    tree = donors_json(lines, classes, models)
+    options.show(as_json, tree, lambda console: print_donors(console, lines, classes, models))

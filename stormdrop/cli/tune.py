@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from stormdrop.cli import options
-from stormdrop.cli.op import open_store
 from stormdrop.cli.show_hint import print_show_hint
 from stormdrop.cli.source import Source, source_options
 from stormdrop.ir.shape import shapes_text
-from stormdrop.report.console import heading, notes, print_pairs, results, say
+from stormdrop.report.console import heading, notes, print_pairs, say
 from stormdrop.report.text import counted, expected_text, seconds_text, span_text, stored_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stormdrop.tuning.events import Event
     from stormdrop.tuning.objectives import Objective
     from stormdrop.tuning.subject import Subject
@@ -88,7 +89,7 @@ def tune(
     reuse: str,
     donors: tuple[str, ...],
     seed: int,
-    store_path: str | None,
+    store: options.StoreFile,
     quiet: bool,
     target_name: str | None,
     threads: int | None,
@@ -135,7 +136,7 @@ def tune(
         reuse=reuse,
         donors=donors or None,
     )
-    store, meter = open_store(store_path), peak_meter(target)
+    opened, meter = store.tune(), peak_meter(target)
     peak_gflops = meter.gflops()
     is_logged, logged = options.log_options(ctx).verbosity > 0, LogListener(peak_gflops)
     with TuningProgress(notes(), peak_gflops) as progress:
@@ -145,26 +146,29 @@ def tune(
             if not is_logged and (not quiet or isinstance(event, Warned)):
                 progress(event)
 
-        tuned_models = tune_subjects(subjects, target, chosen, store=store, listen=listen)
+        tuned_models = tune_subjects(subjects, target, chosen, store=opened, listen=listen)
     peak_gflops = max(peak_gflops, meter.gflops())
-    kept = str(store.path) if store is not None and store.path is not None else None
+    kept = str(opened.path) if opened is not None and opened.path is not None else None
     several = "models" if len(sources) > 1 else "sizes"
-    if as_json:
-        shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective_json(objective, tuned_models)}
-        reports = [
-            {**tuned.to_json(), **shared, "in_model": None if tuned.in_model is None else tuned.in_model.to_json()}
-            for tuned in tuned_models
-        ]
-        options.print_json(reports[0] if len(reports) == 1 else {several: reports})
-        return
-    for number, (source, tuned) in enumerate(zip(sources * len(subjects), tuned_models)):
+    shared = {"peak_gflops": peak_gflops, "store": kept, "objective": objective_json(objective, tuned_models)}
+    trees = [
+        {**tuned.to_json(), **shared, "in_model": None if tuned.in_model is None else tuned.in_model.to_json()}
+        for tuned in tuned_models
+    ]
+
+    def print_text(console: Console) -> None:
+        for number, (source, tuned) in enumerate(zip(sources * len(subjects), tuned_models)):
+            if len(subjects) > 1:
+                heading(console, tuned.name if len(sources) > 1 else f"{tuned.name} at {shapes_text(tuned.shapes)}")
+            print_tuned(console, tuned, peak_gflops)
+            if tuned.costliest is not None:
+                print_show_hint(console, source, tuned.costliest.id)
+            _print_summary(console, tuned, target_of(objective, number), is_alone=len(subjects) == 1)
         if len(subjects) > 1:
-            heading(results(), tuned.name if len(sources) > 1 else f"{tuned.name} at {shapes_text(tuned.shapes)}")
-        print_tuned(results(), tuned, peak_gflops)
-        if tuned.costliest is not None:
-            print_show_hint(results(), source, tuned.costliest.id)
-        _print_summary(tuned, target_of(objective, number), is_alone=len(subjects) == 1)
-    _print_search(tuned_models, objective, kept, seconds, several)
+            heading(console, f"all {several}")
+        _print_search(console, tuned_models, objective, kept, seconds)
+
+    options.show(as_json, trees[0] if len(trees) == 1 else {several: trees}, print_text)
 
 
 def _subject(source: Source) -> Subject:
@@ -175,11 +179,10 @@ def _subject(source: Source) -> Subject:
     return Subject.of_model(opened.tuned_parts, opened.size_key(source))
 
 
-def _print_summary(tuned: Tuned, latency_target: float | None, is_alone: bool) -> None:
+def _print_summary(console: Console, tuned: Tuned, latency_target: float | None, is_alone: bool) -> None:
     """Prints the result of one model; with several models, its trials too."""
     from stormdrop.report.objective import gain_text, target_rows
 
-    console = results()
     failed = [t for t in tuned.tasks if t.failure]
     if failed:
         names = ", ".join(f"{t.id} {t.label}" for t in failed)
@@ -198,7 +201,7 @@ def _print_summary(tuned: Tuned, latency_target: float | None, is_alone: bool) -
 
 
 def _print_search(
-    tuned_models: Sequence[Tuned], objective: Objective, kept: str | None, seconds: float | None, several: str
+    console: Console, tuned_models: Sequence[Tuned], objective: Objective, kept: str | None, seconds: float | None
 ) -> None:
     """Prints the results that the models share: the search, its objective, the store."""
     from stormdrop.report.objective import objective_rows
@@ -214,6 +217,4 @@ def _print_search(
         ("search", f"{trials}{span_text(first.tuning_seconds)}; ended by: {ended}{expected}"),
         ("stored", stored_text(kept, not_kept)),
     ]
-    if len(tuned_models) > 1:
-        heading(results(), f"all {several}")
-    print_pairs(results(), rows)
+    print_pairs(console, rows)

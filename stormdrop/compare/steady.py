@@ -159,6 +159,8 @@ class _Process:
         """Starts a process for the duration of the context; `folder` receives the inputs."""
         folder.mkdir()
         command = [sys.executable, "-m", "stormdrop.compare.side"]
+        # No session of its own, unlike a measuring worker: Linux divides a CPU between sessions first (autogroups), and
+        # would give a side a multiple of its share beside `busy` neighbours.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             running = _Process(name, process)
@@ -178,7 +180,7 @@ class _Process:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        if not line:
+        if not line.endswith("\n"):  # a process that dies may leave a part of its answer
             raise RunError(f"{self._name} ended with status {self._process.wait()} instead of running the model")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:

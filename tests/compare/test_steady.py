@@ -52,6 +52,15 @@ def test_a_side_that_cannot_run_says_why(tmp_path: Path) -> None:
         steady({"theirs": Side("onnxruntime", broken, 1, X)}, 0.01)
 
 
+def test_a_side_that_dies_within_an_answer_is_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nread request\nprintf '{\"each\": [0.1'\nexit 3\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("stormdrop.compare.steady.sys.executable", str(python))
+    with pytest.raises(RunError, match="ours ended with status 3"):
+        steady({"ours": Side("stormdrop", tmp_path, 1, X)}, 0.01)
+
+
 def test_neighbours_run_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
