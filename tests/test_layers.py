@@ -50,7 +50,7 @@ UPWARDS: dict[str, set[str]] = {
     "stormdrop.tuning.tuned": {"stormdrop.report.html"},  # a notebook shows a `Tuned` as a page
 }
 CYCLES: set[frozenset[str]] = {
-    frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.power", "stormdrop.ir.printer"}),
+    frozenset({"stormdrop.ir.build", "stormdrop.ir.expr", "stormdrop.ir.printer"}),
     frozenset({"stormdrop.ir.serial", "stormdrop.ir.tensor"}),
     frozenset(
         {
@@ -71,7 +71,7 @@ LATE: set[str] = {
     "stormdrop.compare.side",
     "stormdrop.compiler.compile",
     "stormdrop.compiler.pytorch",
-    "stormdrop.device.compatible",
+    "stormdrop.device.host",
     "stormdrop.device.pool.pool",
     "stormdrop.device.targets",
     "stormdrop.ir.expr",

@@ -1,12 +1,16 @@
-"""The environment variables that configure Stormdrop; only this module reads variables `STORMDROP_*`.
+"""The environment of this process: the variables that configure Stormdrop, the cache directory, the package itself.
 
-An argument of a function or an option of a command overrides its variable; a variable overrides the default.
+An argument of a function or an option of a command overrides its variable; a variable overrides the default. Only this
+module reads variables `STORMDROP_*`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
 
 VARIABLES = {
     "STORMDROP_THREADS": "threads that run a model",
@@ -26,3 +30,26 @@ def variable(name: str, environ: Mapping[str, str] = os.environ) -> str:
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the variables with Stormdrop's prefix that configure nothing, such as misspelt names."""
     return sorted(name for name in environ if name.startswith("STORMDROP_") and name not in VARIABLES)
+
+
+def cache_dir() -> Path:
+    """Returns `STORMDROP_CACHE_DIR`, else the user's cache directory; it need not exist or be writable.
+
+    A leading `~` is the home directory: files of environment variables and unit files have no shell that expands it.
+    """
+    folder = os.path.expanduser(variable("STORMDROP_CACHE_DIR") or platformdirs.user_cache_dir("stormdrop"))
+    if folder.startswith("~"):
+        # Without a home directory `~` stays unexpanded. Then return a path that cannot be created, not a folder of that
+        # name in the working directory: every caller works without a cache.
+        return Path(os.devnull) / "stormdrop"
+    return Path(folder).absolute()
+
+
+def stores_dir() -> Path:
+    """Returns the directory of the stores that come with this package."""
+    return package_root() / "stormdrop" / "store" / "winners"
+
+
+def package_root() -> Path:
+    """Returns the directory that holds the package, which a worker process needs on its path."""
+    return Path(__file__).resolve().parents[2]

@@ -61,7 +61,7 @@ def compiled_here(
     from stormdrop.compare.inputs import read_bound
     from stormdrop.compiler.compile import compile
     from stormdrop.frontend import custom
-    from stormdrop.space import rule_names
+    from stormdrop.space import derive as rule_names
     from stormdrop.space.rules import RULES
 
     sys.path.append(os.getcwd())

@@ -39,7 +39,7 @@ from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
 from stormdrop.model.shared_weights import pack
 from stormdrop.operators.node import Value
-from stormdrop.space.rule_names import references
+from stormdrop.space.derive import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines
 from stormdrop.target.cpu import Cpu

@@ -2,7 +2,7 @@
 
     y: f16 = Relu(x: f16)   ->   Cast(Relu(Cast(x, f32)), f16, storage=1)
 
-`storage` marks a rounding that is no node of the file: `graph.widening` may omit it.
+`storage` marks a rounding that is no node of the file: `graph.fuse` may omit it.
 """
 
 from __future__ import annotations

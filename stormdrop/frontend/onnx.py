@@ -27,13 +27,21 @@ from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_i
 from stormdrop.frontend.gathering import GATHERING
 from stormdrop.frontend.half_nodes import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED, NGRAMS
-from stormdrop.frontend.located import located, with_remedies
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.node_reader import Binding, NodeReader, qualified, tensor_of
+from stormdrop.frontend.node_reader import Binding, NodeReader, located, qualified, tensor_of, with_remedies
 from stormdrop.frontend.open_dimensions import declared_dimensions
-from stormdrop.frontend.parsed import ParsedModel, check_names, is_standard, label_of, ordered, parsed, version_of
+from stormdrop.frontend.parsed import (
+    ParsedModel,
+    array_of,
+    check_names,
+    is_standard,
+    label_of,
+    ordered,
+    parsed,
+    version_of,
+)
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
@@ -42,11 +50,10 @@ from stormdrop.frontend.resize import RESIZE
 from stormdrop.frontend.schema import check, form_of
 from stormdrop.frontend.sequences import SEQUENCES
 from stormdrop.frontend.signal import SIGNAL
-from stormdrop.frontend.tensors import array_of
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Graph
-from stormdrop.ir.conversion import converted
+from stormdrop.ir.dtypes import converted
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.shape import dimensions_text
 from stormdrop.operators.node import Array, Value, shown

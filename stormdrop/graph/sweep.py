@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.graph.graph import FreshNames, Graph
-from stormdrop.ir.conversion import DTYPES
+from stormdrop.ir.dtypes import DTYPES
 from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer
 from stormdrop.operators.table import node_of
 

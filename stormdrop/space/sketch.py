@@ -17,11 +17,10 @@ from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
-from stormdrop.space import appraisal
-from stormdrop.space.appraisal import Appraisal, Points, Query
-from stormdrop.space.derive import derive, divided, enumerate_structures
+from stormdrop.space import judge as appraisal
+from stormdrop.space.derive import checked, derive, divided, enumerate_structures
+from stormdrop.space.judge import Appraisal, Points, Query
 from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, likely_parts, merged, parts_knob
-from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import DerivationStep, Structure

@@ -11,7 +11,8 @@ from onnx import helper
 
 import stormdrop as sd
 from stormdrop.frontend import onnx as frontend
-from stormdrop.graph import builder, fold
+from stormdrop.graph import builder
+from stormdrop.graph import builder as fold
 from stormdrop.graph.passes import optimise
 from tests.support.abused_onnx import B, L, held, model, node, one, ones, port
 

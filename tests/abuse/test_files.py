@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto
 import stormdrop as sd
 from stormdrop.cli.main import main
 from stormdrop.compare.inputs import read_arrays
-from stormdrop.frontend import tensors
+from stormdrop.frontend import parsed as tensors
 from tests.support.abused_onnx import held, model, node, port
 
 VERBS = ("info", "compile", "run", "check", "bench", "show")
