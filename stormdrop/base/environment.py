@@ -7,8 +7,10 @@ module reads variables `STORMDROP_*`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -53,3 +55,10 @@ def stores_dir() -> Path:
 def package_root() -> Path:
     """Returns the directory that holds the package, which a worker process needs on its path."""
     return Path(__file__).resolve().parents[2]
+
+
+def in_notebook() -> bool:
+    """Returns whether this is the kernel of a notebook; IPython is not imported for that."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")

@@ -21,20 +21,23 @@ from stormdrop.base.arguments import check_arguments, shapes_by_name
 from stormdrop.base.errors import StormdropError, UserError, warn
 from stormdrop.compiler import COMPILED, ZOO
 from stormdrop.compiler.choose import Choose, Schedules, choice_of
-from stormdrop.compiler.events import (
+from stormdrop.compiler.model_build import build_model
+from stormdrop.compiler.open_sizes import at_size
+from stormdrop.compiler.options import (
+    CompileOptions,
     Event,
     Listen,
+    MachineOptions,
     Placed,
     Planned,
     Progress,
+    ReadOptions,
     Scheduled,
+    Shapes,
     StoreUnreadable,
     ignore,
     told_by,
 )
-from stormdrop.compiler.model_build import build_model
-from stormdrop.compiler.open_sizes import at_size
-from stormdrop.compiler.options import CompileOptions, MachineOptions, ReadOptions, Shapes
 from stormdrop.compiler.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.compiler.stored import stored_schedules
 from stormdrop.device.pool.pool import Pool

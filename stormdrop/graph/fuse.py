@@ -13,7 +13,7 @@ So no value inside a group is read outside it, and groups form no cycle: a node 
 these paths. A group stands at the position of its last node.
 
 Halves and quantised numbers are stored between kernels, and widened by the kernel that reads them: no kernel ends with
-a node that widens. For f16 and bf16 the importer gives f32 arithmetic between casts (`frontend.half_nodes`); the pass
+a node that widens. For f16 and bf16 the importer gives f32 arithmetic between casts (`frontend.schema`); the pass
 `halves` rewrites it:
 
     Conv(Cast(x, f32), Cast(w, f32))         ->   Conv(x, w), summed in f32: a kernel reads halves
@@ -29,8 +29,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
+from stormdrop.graph.builder import Sweep, use_counts
 from stormdrop.graph.graph import FreshNames, Graph
-from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.dtypes import HALVES, ITEMSIZE
 from stormdrop.operators.node import ANCHORS, Node, OperatorKind, Value
 from stormdrop.operators.window import window_of

@@ -16,9 +16,8 @@ from dataclasses import replace
 import numpy as np
 
 from stormdrop.base.errors import UserError
-from stormdrop.graph.builder import MOST_BYTES, Folding
+from stormdrop.graph.builder import MOST_BYTES, Folding, Sweep, use_counts
 from stormdrop.graph.graph import FreshNames, Graph
-from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.expr import NUMPY, Scalar, identity_of
 from stormdrop.operators.node import Node, Value, shown
 from stormdrop.operators.pointwise import COPY

@@ -1,9 +1,9 @@
-"""Functions for writing tensor expressions: `sd.sum`, `sd.exp`, `sd.where`, …, and the powers `x ** y`."""
+"""Functions for writing tensor expressions: `sd.sum`, `sd.exp`, `sd.where`, …, powers `x ** y`, names of axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from stormdrop.ir.expr import (
     binary,
     call,
     compare,
+    rewrite,
     select,
 )
 
@@ -168,3 +169,30 @@ _SHORT: dict[float, Callable[[Expr], Expr]] = {
     1.5: lambda x: _product(_root(x), 3),
 }
 """Exponents computed without a logarithm; exact within 4 ulps."""
+
+
+_LETTERS = {"spatial": "ijlmnopqs", "reduce": "krtuvw"}
+
+
+def distinct(axes: Iterable[Axis]) -> dict[Axis, Axis]:
+    """Returns a renamed axis for each axis that shares its name with an earlier axis."""
+    used: set[str] = set()
+    renamed: dict[Axis, Axis] = {}
+    for a in axes:
+        free = (name for name in (a.name, *_LETTERS[a.kind]) if name not in used)
+        name = next(free, f"{a.name}{len(used)}")
+        used.add(name)
+        if name != a.name:
+            renamed[a] = Axis(name, a.extent, a.kind, a.serial)
+    return renamed
+
+
+def renamed_axes(e: Expr, renamed: dict[Axis, Axis]) -> Expr:
+    """Returns the expression with renamed axes, in bodies and in reductions."""
+
+    def visit(node: Expr) -> Expr | None:
+        if isinstance(node, Reduce):
+            return Reduce(node.combiner, [renamed.get(a, a) for a in node.axes], renamed_axes(node.body, renamed))
+        return renamed.get(node) if isinstance(node, Axis) else None
+
+    return rewrite(e, visit) if renamed else e

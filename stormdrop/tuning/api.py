@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import UserError, warn
 from stormdrop.compiler.compile import Source, native_graph, size_key, tasks_of
-from stormdrop.compiler.events import Progress, Watcher
 from stormdrop.compiler.open_sizes import settled
+from stormdrop.compiler.options import Progress, Watcher
 from stormdrop.device.targets import target_for
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition
