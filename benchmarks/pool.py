@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stormdrop.codegen.llvm import Code, assemble, host
 from stormdrop.device.artifact import single_groups, step_rows
+from stormdrop.device.cpus import available_cpus
 from stormdrop.device.pool.pool import Pool
-from stormdrop.device.threads import available_cpus
 
 EMPTY = "define void @k(ptr %b, ptr %s, i64 %phase, i64 %begin, i64 %end) nounwind {\n  ret void\n}\n"
 

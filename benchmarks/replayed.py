@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.core import say
-from stormdrop.device.threads import available_cpus
+from stormdrop.device.cpus import available_cpus
 from stormdrop.testing.replay import run_on_table
 from stormdrop.testing.tables import Table, TableSpace
 from stormdrop.tuning.droplet import Droplet

@@ -233,7 +233,7 @@ def _judgeable(model: Model) -> list[str]:
 def _oracle(opened: Opened, against: str | None, threads: int | None, is_first: bool) -> Oracle:
     """Returns the other side of the comparison. Only the first of several sizes prints notes."""
     from stormdrop.compare.oracle import OnnxReference, OnnxRuntime, Reference, has_onnxruntime
-    from stormdrop.device.threads import thread_count
+    from stormdrop.device.cpus import thread_count
 
     if opened.mixed is not None and against == "reference":
         return OnnxReference(opened.onnx)
@@ -326,7 +326,7 @@ def _timed(
 ) -> options.Shown | None:
     """Times a model at one size; None for a skipped size. `clock` has the options of `steady`."""
     from stormdrop.compare.steady import Side, steady
-    from stormdrop.device.threads import thread_count
+    from stormdrop.device.cpus import thread_count
     from stormdrop.model.mixed import MixedModel
     from stormdrop.model.open_model import load
     from stormdrop.report.versus import bench_json, print_bench, print_profile

@@ -137,9 +137,9 @@ def peak(fresh: bool, target_name: str | None, threads: int | None, as_json: boo
     if (target_name or "host") != "host":
         _gpu_peak(target_name or "", fresh, as_json)
         return
+    from stormdrop.device.cpus import warn_if_crowded
     from stormdrop.device.host import detect
     from stormdrop.device.peak import measure_peak
-    from stormdrop.device.threads import warn_if_crowded
     from stormdrop.report.machine import print_peak
 
     target = detect(threads)

@@ -205,7 +205,7 @@ def machine(target_name: str | None, threads: int | None) -> Target:
 
 def rules_with(references: tuple[str, ...]) -> tuple[Rule, ...]:
     """Returns the built-in rules and the rules of `--rule`, whose modules may be in the current directory."""
-    from stormdrop.space.rule_names import checked, imported
+    from stormdrop.space.derive import checked, imported
     from stormdrop.space.rules import RULES
 
     with _found_here(references):

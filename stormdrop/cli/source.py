@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stormdrop.compiler.choose import Choose
-    from stormdrop.compiler.events import Event, Listen
-    from stormdrop.compiler.options import CompileOptions
+    from stormdrop.compiler.options import CompileOptions, Event, Listen
     from stormdrop.compiler.specialise import OpenSource
     from stormdrop.device.arrays import Wanted
     from stormdrop.frontend.mixed import MixedGraph
@@ -423,7 +422,7 @@ def remark(text: str) -> None:
 
 def announce(event: Event) -> None:
     """Prints the events of compiling that are no progress."""
-    from stormdrop.compiler.events import Placed, StoreUnreadable
+    from stormdrop.compiler.options import Placed, StoreUnreadable
 
     if isinstance(event, (Placed, StoreUnreadable)):
         remark(str(event))

@@ -17,7 +17,7 @@ from stormdrop.codegen.text import MEMORY, SsaValue, vector_type
 from stormdrop.ir.affine import conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Expr, Scalar, Var
 from stormdrop.lower.program import Access, Spread
-from stormdrop.lower.reads import has_data
+from stormdrop.lower.tiles import has_data
 from stormdrop.space.access import axes_of
 from stormdrop.target.structures import Scope
 

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from stormdrop.base.errors import BuildError
 from stormdrop.codegen import values as v
 from stormdrop.codegen.block_memory import BlockMemoryWriter
-from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.memory import MemoryWriter, Pages
 from stormdrop.codegen.text import SsaValue, Writer, literal
+from stormdrop.codegen.values import Lanes
 from stormdrop.ir.affine import conjunction, conjuncts, index_condition, opposite
 from stormdrop.ir.dtypes import INTEGERS, integer_range, is_exact
 from stormdrop.ir.expr import BITWISE, Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Scalar, Select, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, RegisterTile
-from stormdrop.lower.reads import has_data
+from stormdrop.lower.tiles import has_data
 from stormdrop.space.access import NARROW, has_load
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stormdrop.codegen import values as v
-from stormdrop.codegen.lanes import Lanes
 from stormdrop.codegen.text import MEMORY, Loop, SsaValue, Writer, literal, splat, suffix, vector_type
+from stormdrop.codegen.values import Lanes
 from stormdrop.ir.affine import Affine, affine, conjunction
 from stormdrop.ir.expr import ITEMSIZE, Axis, Dtype, Expr, Scalar, binary, compare
 from stormdrop.lower.instance import TileCursor
 from stormdrop.lower.program import Access, Buffer, Prefetch, Spread
-from stormdrop.lower.reads import has_data
+from stormdrop.lower.tiles import has_data
 from stormdrop.space.access import axes_of, has_load
 
 LINE_BYTES = 64

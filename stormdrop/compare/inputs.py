@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stormdrop.base.errors import UserError
 from stormdrop.base.files import opened
 from stormdrop.device.arrays import Wanted
-from stormdrop.ir.conversion import converted
+from stormdrop.ir.dtypes import converted
 from stormdrop.ir.shape import dimensions_text
 from stormdrop.model.image import OpenPort
 from stormdrop.operators.node import shown

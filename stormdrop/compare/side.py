@@ -61,7 +61,7 @@ def compiled_here(
     from stormdrop.compare.inputs import read_bound
     from stormdrop.compiler.compile import compile
     from stormdrop.frontend import custom
-    from stormdrop.space import rule_names
+    from stormdrop.space import derive
     from stormdrop.space.rules import RULES
 
     sys.path.append(os.getcwd())
@@ -72,7 +72,7 @@ def compiled_here(
         constants=read_bound(bound),
         schedules=(lambda task: None) if schedules == "defaults" else None,
         unproved=schedules == "trials",
-        rules=(*RULES, *rule_names.imported(rules)) if rules else RULES,
+        rules=(*RULES, *derive.imported(rules)) if rules else RULES,
         operators=custom.imported(operators),
         **options,
     )

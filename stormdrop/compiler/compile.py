@@ -21,13 +21,25 @@ from stormdrop.base.arguments import check_arguments, shapes_by_name
 from stormdrop.base.errors import StormdropError, UserError, warn
 from stormdrop.compiler import COMPILED, ZOO
 from stormdrop.compiler.choose import Choose, Schedules, choice_of
-from stormdrop.compiler.events import Event, Listen, Placed, Planned, Scheduled, StoreUnreadable, ignore
 from stormdrop.compiler.model_build import build_model
 from stormdrop.compiler.open_sizes import at_size
-from stormdrop.compiler.options import CompileOptions, MachineOptions, ReadOptions, Shapes
+from stormdrop.compiler.options import (
+    CompileOptions,
+    Event,
+    Listen,
+    MachineOptions,
+    Placed,
+    Planned,
+    Progress,
+    ReadOptions,
+    Scheduled,
+    Shapes,
+    StoreUnreadable,
+    ignore,
+    told_by,
+)
 from stormdrop.compiler.specialise import OpenSource, Sharing, open_model, open_source
 from stormdrop.compiler.stored import stored_schedules
-from stormdrop.compiler.watcher import Progress, told_by
 from stormdrop.device.pool.pool import Pool
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.mixed import MixedGraph
@@ -42,7 +54,7 @@ from stormdrop.model.mixed import mixed_model
 from stormdrop.model.model import Model
 from stormdrop.operators.winograd import TRANSFORMS
 from stormdrop.pytorch import compile_module, graph_of, is_torch
-from stormdrop.space.rule_names import references
+from stormdrop.space.derive import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.store import Store, default_path
 from stormdrop.target.gpu import Gpu

@@ -21,9 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from stormdrop.base.codec import encode
+from stormdrop.base.environment import cache_dir, package_root
 from stormdrop.base.errors import UserError, warn
 from stormdrop.base.files import opened, replacing
-from stormdrop.base.paths import cache_dir, package_root
 from stormdrop.base.version import __version__
 from stormdrop.builder.building import BuiltKernel
 from stormdrop.codegen.llvm import llvm_version

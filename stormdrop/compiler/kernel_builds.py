@@ -14,7 +14,7 @@ from threading import Event
 from stormdrop.base.codec import decode
 from stormdrop.base.errors import BuildError, RunError, ScheduleError, warn
 from stormdrop.builder.building import BuiltKernel, Packing, build_for_model
-from stormdrop.device.threads import available_cpus
+from stormdrop.device.cpus import available_cpus
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.program import View
 from stormdrop.measure.process import RequestFailed, Worker, message_of

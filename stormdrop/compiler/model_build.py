@@ -21,8 +21,8 @@ from stormdrop.base.errors import warn
 from stormdrop.builder.building import BuiltKernel
 from stormdrop.builder.grouping import PhaseSummary, PlacedPhase, concurrent_calls, grouped, means_from
 from stormdrop.compiler.choose import Choice, Choose, Origin
-from stormdrop.compiler.events import Listen, Scheduled, ignore
 from stormdrop.compiler.kernel_builds import Job, build_kernels
+from stormdrop.compiler.options import Listen, Scheduled, ignore
 from stormdrop.compiler.specialise import Sharing
 from stormdrop.compiler.stored import StoredSchedules, proved_again
 from stormdrop.device.arrays import give_back
@@ -39,7 +39,7 @@ from stormdrop.model.image import Address, Image, KernelCall, Port
 from stormdrop.model.model import Model
 from stormdrop.model.shared_weights import pack
 from stormdrop.operators.node import Value
-from stormdrop.space.rule_names import references
+from stormdrop.space.derive import references
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target import whole_lines
 from stormdrop.target.cpu import Cpu

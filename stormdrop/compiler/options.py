@@ -1,14 +1,18 @@
-"""The options of compiling. `sd.compile` and the command line build them, `compile_model` takes them."""
+"""The options of compiling, among them the receivers of its events and of its progress.
+
+`sd.compile` and the command line build the options, `compile_model` takes them. The text of an event is for people.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import ArrayLike
 
 from stormdrop.base.arguments import shapes_by_name
-from stormdrop.base.errors import UserError
+from stormdrop.base.errors import StormdropError, UserError
 from stormdrop.compiler.choose import Schedules
 from stormdrop.device.host_device import HostDevice
 from stormdrop.device.pool.pool import Pool
@@ -84,3 +88,73 @@ class CompileOptions:
     rules: Sequence[Rule] = RULES
     schedules: Schedules | None = None
     unproved: bool = False
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Shows events of tuning, and in between a line of text."""
+
+    @property
+    def is_shown(self) -> bool:
+        """A person sees the view."""
+        ...
+
+    def hear(self, event: Any) -> None: ...
+    def tell(self, text: str) -> None: ...
+
+
+Progress = Watcher | bool | None
+"""The option of users, True, False or None; or the watcher that `sd.tune` and `sd.compile` put in its place."""
+
+
+def silent(text: str) -> None:
+    """Receives a line of text, and shows nothing."""
+
+
+def told_by(progress: Progress) -> Callable[[str], None]:
+    """Returns the receiver of lines of text."""
+    return progress.tell if isinstance(progress, Watcher) else silent
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph was cut into tasks; `Scheduled` follows for each task."""
+
+    model: str
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"compiling {self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """The schedule of a task was chosen; `number` counts the tasks of a graph from 1."""
+
+    number: int
+    task: str
+
+    def __str__(self) -> str:
+        return f"compiling, {self.number} kernels: {self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUnreadable:
+    """The user's store cannot be read: the remaining tasks get default schedules."""
+
+    error: StormdropError
+
+    def __str__(self) -> str:
+        return f"default schedules are used, since the store cannot be read: {self.error}"
+
+
+class Placed(str):
+    """A part of the model was given to another runtime: the text names the runtime, the operators and the reasons."""
+
+
+Event = Planned | Scheduled | StoreUnreadable | Placed
+Listen = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Receives events, and does nothing."""

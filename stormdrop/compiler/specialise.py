@@ -47,12 +47,11 @@ from stormdrop.frontend.open_dimensions import (
     parameters,
     skeleton,
 )
-from stormdrop.frontend.parsed import ParsedModel, parsed
-from stormdrop.frontend.tensors import read_file
+from stormdrop.frontend.parsed import ParsedModel, parsed, read_file
 from stormdrop.graph.graph import Graph
 from stormdrop.graph.padding import PaddedGraph, padded
 from stormdrop.graph.partition import TaskCall
-from stormdrop.ir.padding import Padding
+from stormdrop.ir.shape import Padding
 from stormdrop.lower.packed_layout import PackedLayout
 from stormdrop.model.arena import Arenas
 from stormdrop.model.fallback import REFUSALS, Fallback

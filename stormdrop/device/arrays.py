@@ -1,7 +1,7 @@
 """The caller's arrays: checks of inputs and outputs, memory for results, random inputs.
 
 Any memory layout is accepted: an input that is not C-contiguous and aligned is copied, and such an output is written
-through a copy. Shapes must be right. Types must be right too, but for an input that `ir.conversion` converts.
+through a copy. Shapes must be right. Types must be right too, but for an input that `ir.dtypes` converts.
 
 Aligned memory that NumPy can see, in huge pages if it is large enough to gain from them.
 
@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stormdrop.base.errors import RunError, UserError
-from stormdrop.ir.conversion import converted, type_text
-from stormdrop.ir.dtypes import FLOATS, NUMPY, Dtype, integer_range
+from stormdrop.ir.dtypes import FLOATS, NUMPY, Dtype, converted, integer_range, type_text
 from stormdrop.ir.tensor import Task
 from stormdrop.target import ALIGN_BYTES
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from stormdrop.base.codec import decode, encode, text_of, tree_of
+from stormdrop.base.environment import cache_dir
 from stormdrop.base.errors import UserError, warn
 from stormdrop.base.files import replacing
-from stormdrop.base.paths import cache_dir
 from stormdrop.target.coefficients import CPU_COEFFICIENTS, CpuCoefficients
 from stormdrop.target.cpu import Cpu
 from stormdrop.target.machine import Peak

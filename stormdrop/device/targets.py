@@ -14,12 +14,12 @@ from typing import Protocol
 
 from stormdrop.base.errors import UserError
 from stormdrop.device.calibration import calibrated
+from stormdrop.device.cpus import thread_count, warn_if_crowded
 from stormdrop.device.device import Device
 from stormdrop.device.host import detect
 from stormdrop.device.host_device import HostDevice, host_device
 from stormdrop.device.peak import PeakMeter
 from stormdrop.device.pool.pool import Pool, pool_for
-from stormdrop.device.threads import thread_count, warn_if_crowded
 from stormdrop.target.gpu import Gpu, gpu
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import Precision

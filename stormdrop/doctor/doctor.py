@@ -12,12 +12,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stormdrop.base.environment import VARIABLES, unknown_variables, variable
+from stormdrop.base.environment import VARIABLES, cache_dir, unknown_variables, variable
 from stormdrop.base.errors import UserError
-from stormdrop.base.paths import cache_dir
-from stormdrop.device.cpus import cpu_text
+from stormdrop.device.cpus import _quotas, cpu_text, thread_count
 from stormdrop.device.pool.pool import PoolSettings
-from stormdrop.device.threads import _quotas, thread_count
 from stormdrop.doctor.checks import Check, guarded, kernel_checks
 from stormdrop.doctor.gpu_doctor import gpu_checks
 

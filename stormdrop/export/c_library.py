@@ -36,10 +36,9 @@ from stormdrop.export.elf import data_object, renamed
 from stormdrop.export.entry_ir import entry_ir
 from stormdrop.export.header import c_header, identifier
 from stormdrop.export.linker import Linker, link
-from stormdrop.model.image import Image
+from stormdrop.model.image import Image, verify
 from stormdrop.model.model import Model
 from stormdrop.model.open_model import OpenModel
-from stormdrop.model.verify_image import verify
 
 MOST_WEIGHTS_BYTES = (1 << 31) - (1 << 26)
 """The most bytes of weights in a library. Code reaches 2 GiB from its own address, and part of these 2 GiB is code."""

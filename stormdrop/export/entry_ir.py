@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 
 from stormdrop.device.arrays import HUGE_BYTES, HUGE_FROM_BYTES
 from stormdrop.device.artifact import SLACK_BYTES, step_rows
-from stormdrop.device.compatible import required_features
+from stormdrop.device.cpus import MOST_THREADS
+from stormdrop.device.host import required_features
 from stormdrop.device.host_device import scratch_stride
 from stormdrop.device.pool.pool import CROWDED_SPIN_MICROSECONDS, SPIN_MICROSECONDS
 from stormdrop.device.pool.pool_ir import (
@@ -30,7 +31,6 @@ from stormdrop.device.pool.pool_ir import (
     block_bytes,
     pool_ir,
 )
-from stormdrop.device.threads import MOST_THREADS
 from stormdrop.export.entry_text import FUNCTIONS, RUN, RUN_AT_SIZE, TYPES
 from stormdrop.export.processor import fits_text
 from stormdrop.ir.expr import ITEMSIZE

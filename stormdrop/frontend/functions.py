@@ -23,8 +23,6 @@ CODES: dict[Dtype, int] = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 
 def local_functions_inlined(proto: Any) -> Any:
     """Returns the model with its own functions inlined. Raises UserError if a function calls itself."""
-    if not proto.functions:
-        return proto
     from onnx import inliner
 
     calls = {(f.domain, f.name): _calls(f.node) for f in proto.functions}

@@ -25,28 +25,34 @@ from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, w
 from stormdrop.frontend.custom import CustomOperator, importers_of
 from stormdrop.frontend.functions import body_of, bound_nodes, local_functions_inlined, schema_of
 from stormdrop.frontend.gathering import GATHERING
-from stormdrop.frontend.half_nodes import MOVES, narrowed, result_types, widened
 from stormdrop.frontend.learned import LEARNED, NGRAMS
-from stormdrop.frontend.located import located, with_remedies
 from stormdrop.frontend.loops import known_number, unroll_loop, unroll_scan
 from stormdrop.frontend.microsoft import MICROSOFT, UNDER_THE_STANDARD_NAME
 from stormdrop.frontend.movement import MOVEMENT
-from stormdrop.frontend.node_reader import Binding, NodeReader, qualified, tensor_of
+from stormdrop.frontend.node_reader import Binding, NodeReader, located, qualified, tensor_of, with_remedies
 from stormdrop.frontend.open_dimensions import declared_dimensions
-from stormdrop.frontend.parsed import ParsedModel, check_names, is_standard, label_of, ordered, parsed, version_of
+from stormdrop.frontend.parsed import (
+    ParsedModel,
+    array_of,
+    check_names,
+    is_standard,
+    label_of,
+    ordered,
+    parsed,
+    version_of,
+)
 from stormdrop.frontend.pointwise import POINTWISE, Importer, element_type
 from stormdrop.frontend.quantized import MICROSOFT_QUANTIZED, QUANTIZED
 from stormdrop.frontend.recurrent import RECURRENT
 from stormdrop.frontend.reductions import REDUCTIONS
 from stormdrop.frontend.resize import RESIZE
-from stormdrop.frontend.schema import check, form_of
+from stormdrop.frontend.schema import MOVES, check, form_of, narrowed, result_types, widened
 from stormdrop.frontend.sequences import SEQUENCES
 from stormdrop.frontend.signal import SIGNAL
-from stormdrop.frontend.tensors import array_of
 from stormdrop.frontend.windows import WINDOWS
 from stormdrop.graph.builder import MOST_NODES, GraphBuilder
 from stormdrop.graph.graph import Graph
-from stormdrop.ir.conversion import converted
+from stormdrop.ir.dtypes import converted
 from stormdrop.ir.expr import Dtype
 from stormdrop.ir.shape import dimensions_text
 from stormdrop.operators.node import Array, Value, shown
@@ -159,7 +165,7 @@ class ModelImport:
         check_names(proto)
         self.version = version_of(proto)
         self.versions = {"" if is_standard(o.domain) else o.domain: int(o.version) for o in proto.opset_import}
-        self.proto = local_functions_inlined(proto)
+        self.proto = local_functions_inlined(proto) if proto.functions else proto
         self.folder, self.shapes, self.given, self.own = folder, shapes, constants, own
         self.build = GraphBuilder()
         self.symbols: dict[str, int] = {}

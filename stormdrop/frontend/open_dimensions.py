@@ -16,9 +16,8 @@ from math import prod
 from typing import Any
 
 from stormdrop.base.errors import UserError
-from stormdrop.frontend.parsed import ParsedModel
+from stormdrop.frontend.parsed import EXTERNAL, ParsedModel, array_of
 from stormdrop.frontend.pointwise import element_type
-from stormdrop.frontend.tensors import EXTERNAL, array_of
 from stormdrop.ir.expr import FLOATS, Dtype
 from stormdrop.ir.shape import anonymous, dimensions_text
 from stormdrop.operators.node import Array, shown

@@ -9,8 +9,8 @@ import numpy as np
 
 from stormdrop.base.errors import Unsupported
 from stormdrop.frontend.node_reader import Binding, NodeReader
+from stormdrop.ir.build import fits_f32
 from stormdrop.ir.expr import FLOATS, ITEMSIZE, Dtype
-from stormdrop.ir.power import fits_f32
 from stormdrop.operators.node import Attribute, Value, shown
 
 Results = Binding | Sequence[Binding | None]

@@ -23,9 +23,9 @@ from math import prod
 
 import numpy as np
 
+from stormdrop.graph.builder import uniform, use_counts
 from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.graph.identities import TAME
-from stormdrop.graph.sweep import uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, HALVES, NUMPY
 from stormdrop.operators.broadcast import broadcast_shape
 from stormdrop.operators.node import Array, Node, Value

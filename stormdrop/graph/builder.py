@@ -1,11 +1,30 @@
-"""Construction of a graph node by node. Operators determine shapes; results of constants alone are computed at once.
+"""Construction of a graph node by node: from nothing (`GraphBuilder`), or from another graph in one sweep (`Sweep`).
 
-Bounds: folding is limited (see `fold`), values have at most `MOST_VALUE` bytes and `MOST_DIMENSIONS` dimensions, and a
-model has at most `MOST_NODES` nodes. So a small file can cause neither a huge array nor endless work.
+    sweep = Sweep(graph)
+    for node in graph.nodes:
+        node = sweep.current(node)                      # with replaced inputs; then one of
+        sweep.keep(node)
+        sweep.keep_rewritten(replace(node, …))          # another node that computes the same value
+        sweep.replace(node.output, value)               # readers of the node read `value`; the node is dropped
+        sweep.fold(node.output, array)                  # the node's value becomes a constant; the node is dropped
+    return sweep.finished()
+
+Invariant of a sweep: the nodes of a graph are in topological order, so that every replacement precedes the readers;
+each node is visited once. A sweep without changes returns the original graph.
+
+Operators determine shapes; a `GraphBuilder` computes results of constants alone at once. Common operators are folded in
+NumPy. All further operators are folded by the reference interpreter on their own tensor expression, so folded nodes and
+kernels compute the same function.
+
+Memory and work are bounded per node and in total. Folding is limited (`Folding`), values have at most `MOST_VALUE`
+bytes and `MOST_DIMENSIONS` dimensions, and a model has at most `MOST_NODES` nodes. So a small file can cause neither a
+huge array nor endless work.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -14,13 +33,74 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stormdrop.base.errors import UserError
-from stormdrop.graph.fold import Folding
 from stormdrop.graph.graph import FreshNames, Graph
-from stormdrop.ir.conversion import DTYPES
-from stormdrop.ir.dtypes import HALVES, ITEMSIZE, NUMPY, Dtype
-from stormdrop.ir.expr import identity_of
-from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer, shown
+from stormdrop.ir.dtypes import DTYPES, HALVES, ITEMSIZE, NUMPY, Dtype
+from stormdrop.ir.expr import FLOATS, identity_of
+from stormdrop.ir.interp import evaluate
+from stormdrop.ir.tensor import Task
+from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer, shown, task_of
 from stormdrop.operators.table import node_of
+
+MOST_BYTES = 64 << 20
+"""The largest folded result."""
+MOST_STEPS = 1 << 24
+"""The most points that the interpreter evaluates for one node; it evaluates some 10 to 100 million a second."""
+MOST_FOLDED = 1 << 31
+MOST_WORK = 1 << 25
+"""The limits of bytes and steps for all nodes together."""
+PRODUCTS_PER_STEP = {"f32": 256, "f64": 256}
+"""The products counted as one step of a matrix product, as a library computes them much faster than the interpreter."""
+
+
+class Folding:
+    """Evaluates nodes until its share of memory and time is spent."""
+
+    def __init__(self) -> None:
+        self._bytes, self._steps = MOST_FOLDED, MOST_WORK
+
+    def __call__(self, node: Node, inputs: Sequence[Array]) -> Array | None:
+        """Returns the node's value, or None if it is too large to compute here."""
+        if not inputs or node.output.nbytes > min(MOST_BYTES, self._bytes):
+            return None
+        task = None if _is_quick(node) else task_of(node)
+        steps = _steps(task) if task is not None else _products(node)
+        if steps > min(MOST_STEPS, self._steps):
+            return None
+        array = _value(node, inputs, task)
+        self._bytes -= array.nbytes
+        self._steps -= steps
+        return array
+
+
+def _is_quick(node: Node) -> bool:
+    """Returns whether NumPy's result equals the interpreter's. Casts from floats saturate; NumPy's casts do not."""
+    return node.operator.numpy is not None or (node.op == "Cast" and node.inputs[0].dtype not in FLOATS)
+
+
+def _products(node: Node) -> int:
+    if node.op != "MatMul":
+        return 0
+    a = node.inputs[0]
+    return node.output.size * a.shape[-2 if node.integer("transpose_a", 0) else -1] // PRODUCTS_PER_STEP.get(a.dtype, 8)
+
+
+def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
+    with np.errstate(all="ignore"):
+        if node.operator.numpy is not None:
+            result: Array = np.asarray(node.operator.numpy(node, inputs))
+        elif task is None:
+            result = inputs[0].astype(NUMPY[node.output.dtype])
+        else:
+            named: Mapping[str, Array] = {f"x{k}": a for k, a in enumerate(dict(zip(node.inputs, inputs)).values())}
+            (result,) = evaluate(task, named).values()
+    wanted = np.dtype(NUMPY[node.output.dtype])
+    return np.ascontiguousarray(result, wanted).reshape(node.output.shape)
+
+
+def _steps(task: Task) -> int:
+    computes = [t.compute for t in task.variants[0].stages if t.compute]
+    return sum(math.prod(a.extent for a in (*c.axes, *c.reduce_axes)) for c in computes)
+
 
 MOST_VALUE = 1 << 36
 MOST_DIMENSIONS = 32
@@ -172,3 +252,89 @@ def _widens_weights(node: Node) -> bool:
     """
     x = node.inputs[0]
     return x.rank >= 2 and ((node.op == "Cast" and x.dtype in HALVES) or node.op == "Dequantize")
+
+
+def use_counts(graph: Graph) -> Counter[Value]:
+    """Returns the number of uses of each value: as an operand, and as an output of the graph."""
+    counts: Counter[Value] = Counter(graph.outputs)
+    for node in graph.nodes:
+        counts.update(node.inputs)
+    return counts
+
+
+class Sweep:
+    """A graph under construction. `producers` maps the value of each kept node to this node.
+
+    `constants` maps the constants of the old graph, and new constants, to their arrays.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants: dict[Value, Array] = dict(graph.constants)
+        self.producers: dict[Value, Node] = {}
+        self._nodes: list[Node] = []
+        self._replacements: dict[Value, Value] = {}
+        self._names = FreshNames(graph)
+        self._changed = False
+
+    def current(self, node: Node) -> Node:
+        """Returns the node with replaced values as inputs."""
+        if not any(v in self._replacements for v in node.inputs):
+            return node
+        return replace(node, inputs=tuple(self._replacements.get(v, v) for v in node.inputs))
+
+    def keep(self, node: Node) -> None:
+        """Appends a node of the old graph, with current inputs, to the new graph."""
+        self._nodes.append(node)
+        self.producers[node.output] = node
+
+    def keep_rewritten(self, node: Node) -> None:
+        """Appends a node that the old graph does not have to the new graph."""
+        self._changed = True
+        self.keep(node)
+
+    def emit(
+        self, operator: str | Operator, inputs: Sequence[Value], attributes: Mapping[str, Attribute], like: Node
+    ) -> Value:
+        """Appends a node of an operator, named after the node `like`, and returns its value."""
+        node = node_of(operator, inputs, attributes, like.name)
+        value = Value(self._names.fresh(like.output.name), *infer(node))
+        self.keep_rewritten(replace(node, outputs=(value,)))
+        return value
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Makes later readers of `old`, and the outputs, read `new`."""
+        self._changed = True
+        self._replacements[old] = self._replacements.get(new, new)
+
+    def constant(self, array: Array, name: str) -> Value:
+        """Returns a new constant."""
+        value = Value(self._names.fresh(name), array.shape, DTYPES[array.dtype])
+        self.constants[value] = array
+        return value
+
+    def fold(self, value: Value, array: Array) -> None:
+        """Makes the value of a node of the old graph a constant."""
+        self._changed = True
+        self.constants[value] = array
+
+    def array(self, value: Value) -> Array | None:
+        """Returns the array of a constant; None for other values."""
+        return self.constants.get(value)
+
+    def finished(self) -> Graph:
+        """Returns the new graph, without unread nodes and constants; the old graph if nothing changed."""
+        if not self._changed:
+            return self.graph
+        outputs = tuple(self._replacements.get(v, v) for v in self.graph.outputs)
+        return replace(self.graph, nodes=tuple(self._nodes), outputs=outputs, constants=self.constants).pruned()
+
+
+def uniform(array: Array) -> float | None:
+    """Returns the number that all elements equal; None if elements differ or the array is empty."""
+    if array.size == 0:
+        return None
+    first = array.flat[0]
+    if array.size > 1 and (array.flat[array.size - 1] != first or not bool(np.all(array == first))):
+        return None
+    return first.item()

@@ -22,8 +22,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from stormdrop.graph.builder import Sweep, uniform, use_counts
 from stormdrop.graph.graph import Graph
-from stormdrop.graph.sweep import Sweep, uniform, use_counts
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, is_exact
 from stormdrop.ir.expr import identity_of
 from stormdrop.operators.broadcast import broadcast_shape

@@ -26,8 +26,7 @@ import numpy as np
 
 from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.ir.expr import FLOATS, NUMPY, Combiner, Dtype
-from stormdrop.ir.padding import Claim, Padding
-from stormdrop.ir.shape import row_strides
+from stormdrop.ir.shape import Claim, Padding, row_strides
 from stormdrop.operators.movement import RESHAPE
 from stormdrop.operators.node import Array, Attribute, Node, OperatorKind, Value
 from stormdrop.operators.pointwise import WHERE

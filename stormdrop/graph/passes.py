@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stormdrop.graph.batch_norm import fold_scales
-from stormdrop.graph.empties import empties
+from stormdrop.graph.fuse import halves, own_widenings
 from stormdrop.graph.graph import Graph, verify
 from stormdrop.graph.identities import identities
 from stormdrop.graph.layout import channels_last
 from stormdrop.graph.quantized import quantized
-from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
-from stormdrop.graph.widening import halves, own_widenings
+from stormdrop.graph.simplify import common_subexpressions, empties, fold_constants, own_outputs, pads_into_windows
 from stormdrop.operators.node import Node
 
 Pass = Callable[[Graph], Graph]

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from stormdrop.graph.builder import Sweep, use_counts
 from stormdrop.graph.graph import Graph
-from stormdrop.graph.sweep import Sweep, use_counts
 from stormdrop.ir.dtypes import Dtype
 from stormdrop.operators.node import Array, Node, Value
 from stormdrop.operators.pointwise import MUL, REQUANTIZE

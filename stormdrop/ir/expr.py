@@ -89,7 +89,7 @@ class Expr:
     __and__, __or__ = _operator("and"), _operator("or")
 
     def __pow__(self, other: Expr | Scalar) -> Expr:
-        from stormdrop.ir.power import power
+        from stormdrop.ir.build import power
 
         return power(self, _exponent(other, self))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, rewrite, walk
+from stormdrop.ir.build import distinct, renamed_axes
+from stormdrop.ir.expr import Axis, Bin, Call, Cast, Cmp, Const, Expr, Load, Reduce, Select, Var, walk
 
 if TYPE_CHECKING:
     from stormdrop.ir.tensor import Task, Tensor
@@ -28,39 +28,12 @@ _SIGNS = {
 }
 
 
-_LETTERS = {"spatial": "ijlmnopqs", "reduce": "krtuvw"}
-
-
-def distinct(axes: Iterable[Axis]) -> dict[Axis, Axis]:
-    """Returns a renamed axis for each axis that shares its name with an earlier axis."""
-    used: set[str] = set()
-    renamed: dict[Axis, Axis] = {}
-    for a in axes:
-        free = (name for name in (a.name, *_LETTERS[a.kind]) if name not in used)
-        name = next(free, f"{a.name}{len(used)}")
-        used.add(name)
-        if name != a.name:
-            renamed[a] = Axis(name, a.extent, a.kind, a.serial)
-    return renamed
-
-
 def with_distinct_names(e: Expr) -> Expr:
     """Returns the expression with a name of its own for each axis."""
     axes: dict[Axis, None] = {}
     for node in walk(e):
         axes.update(dict.fromkeys(node.axes if isinstance(node, Reduce) else [node] if isinstance(node, Axis) else ()))
     return renamed_axes(e, distinct(axes))
-
-
-def renamed_axes(e: Expr, renamed: dict[Axis, Axis]) -> Expr:
-    """Returns the expression with renamed axes, in bodies and in reductions."""
-
-    def visit(node: Expr) -> Expr | None:
-        if isinstance(node, Reduce):
-            return Reduce(node.combiner, [renamed.get(a, a) for a in node.axes], renamed_axes(node.body, renamed))
-        return renamed.get(node) if isinstance(node, Axis) else None
-
-    return rewrite(e, visit) if renamed else e
 
 
 def show(e: Expr, outer: int = 0) -> str:

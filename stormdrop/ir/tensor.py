@@ -19,6 +19,7 @@ import numpy as np
 
 from stormdrop.base.errors import UserError
 from stormdrop.ir import keys
+from stormdrop.ir.build import distinct, renamed_axes
 from stormdrop.ir.dtypes import DtypeLike, dtype_of
 from stormdrop.ir.expr import (
     ITEMSIZE,
@@ -39,7 +40,6 @@ from stormdrop.ir.expr import (
     substitute,
     walk,
 )
-from stormdrop.ir.printer import distinct, renamed_axes
 from stormdrop.ir.verify_task import verify_compute, verify_task
 
 MAX_ELEMENTS = 2**63 - 1

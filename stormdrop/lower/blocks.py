@@ -33,8 +33,7 @@ from stormdrop.lower.program import (
     Update,
     WaitForCopies,
 )
-from stormdrop.lower.reads import decided_reads, spread_over
-from stormdrop.lower.tiles import nested, reduce_loop
+from stormdrop.lower.tiles import decided_reads, nested, reduce_loop, spread_over
 from stormdrop.space.access import settled
 from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, box_strides
 from stormdrop.space.nest import LoopLevel, nest_of, row_axis

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from stormdrop.base.environment import package_root
 from stormdrop.base.errors import RunError, UserError
-from stormdrop.base.paths import package_root
 from stormdrop.measure.wire import Garbled, Inbox, frame
 
 Message = dict[str, Any]

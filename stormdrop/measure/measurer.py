@@ -25,7 +25,7 @@ from stormdrop.base.codec import decode, encode
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.base.lru import Lru
 from stormdrop.device.artifact import Artifact
-from stormdrop.device.threads import available_cpus
+from stormdrop.device.cpus import available_cpus
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.link import Link, Message, PipeLink
 from stormdrop.measure.process import RequestFailed, TaskRefused, Worker, message_of

@@ -22,7 +22,7 @@ from stormdrop.measure.link import Ending, Link, LinkClosed, Message, PipeLink
 from stormdrop.measure.result import FailureKind
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import Garbled
-from stormdrop.space.rule_names import sent
+from stormdrop.space.derive import sent
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.target.machine import Target
 

@@ -63,7 +63,7 @@ from stormdrop.measure.stopwatch import Bench, Runs, repeat, turn
 from stormdrop.measure.wire import BuildReply, BuildRequest, Inbox, frame
 from stormdrop.measure.workbench import GpuWorkbench, Workbench, WrongOutput
 from stormdrop.model.kernel import PreparedKernel
-from stormdrop.space.rule_names import received
+from stormdrop.space.derive import received
 from stormdrop.space.rules import Rule
 from stormdrop.target.gpu import Gpu
 from stormdrop.target.machine import Target, target_from_json

@@ -17,9 +17,8 @@ from stormdrop.base.arguments import FALLBACKS
 from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
 from stormdrop.device.arrays import Array
 from stormdrop.frontend.custom import CustomOperator
-from stormdrop.frontend.located import EXTRA, RUNTIME_REMEDY
 from stormdrop.frontend.mixed import MixedGraph, cut
-from stormdrop.frontend.node_reader import NeedsConstant
+from stormdrop.frontend.node_reader import EXTRA, RUNTIME_REMEDY, NeedsConstant
 from stormdrop.frontend.parsed import ParsedModel
 
 Refusal = Unsupported | NeedsConstant

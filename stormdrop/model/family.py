@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from stormdrop.base.codec import Size
 from stormdrop.base.errors import UserError
-from stormdrop.ir.padding import Claim, Padding
-from stormdrop.model.image import Image, OpenPort
-from stormdrop.model.verify_image import verify
+from stormdrop.ir.shape import Claim, Padding
+from stormdrop.model.image import Image, OpenPort, verify
 
 
 @dataclass(frozen=True, slots=True)

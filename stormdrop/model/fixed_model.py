@@ -47,12 +47,11 @@ from stormdrop.device.rotation import Rotation, rotation_bytes
 from stormdrop.device.targets import gpu_for, gpu_rates, target_for
 from stormdrop.model.arena import Arenas
 from stormdrop.model.executable import Recorded, TakesOtherArrays
-from stormdrop.model.image import Address, Image, Port
+from stormdrop.model.image import Address, Image, Port, verify
 from stormdrop.model.model import Model
 from stormdrop.model.package import save
 from stormdrop.model.profile import Alone, Profile, profile_of
 from stormdrop.model.shared_weights import WeightChunk, chunk_starts
-from stormdrop.model.verify_image import verify
 from stormdrop.target import whole_lines
 from stormdrop.target.cpu import Cpu
 

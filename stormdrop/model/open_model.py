@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from stormdrop.base.arguments import check_arguments, path_of, shapes_by_name
 from stormdrop.base.errors import ModelError, UserError
 from stormdrop.device.arrays import Array, array_from, copied_out
+from stormdrop.device.cpus import warn_if_crowded
 from stormdrop.device.device import Seconds
 from stormdrop.device.pool.pool import Pool
 from stormdrop.device.targets import host_for
-from stormdrop.device.threads import warn_if_crowded
-from stormdrop.ir.padding import Claim, Padding, valid_part
+from stormdrop.ir.shape import Claim, Padding, valid_part
 from stormdrop.model.arena import Arenas
 from stormdrop.model.family import Family, Served
 from stormdrop.model.fixed_model import FixedModel

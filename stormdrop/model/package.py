@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from stormdrop.base.arguments import path_of
 from stormdrop.base.errors import UserError
 from stormdrop.base.files import opened, replacing
-from stormdrop.device.compatible import unfit
-from stormdrop.device.threads import thread_count
+from stormdrop.device.cpus import thread_count
+from stormdrop.device.host import unfit
 from stormdrop.model.container import AGAIN, Kind, read_container, write_container
 from stormdrop.model.family import Family, verify_family
-from stormdrop.model.image import Image
-from stormdrop.model.verify_image import verify
+from stormdrop.model.image import Image, verify
 
 _log = logging.getLogger(__name__)
 

@@ -25,11 +25,10 @@ from weakref import ref
 import numpy as np
 
 from stormdrop.device.artifact import BufferSpec
+from stormdrop.device.cpus import thread_count
 from stormdrop.device.device import Array, BufferPlace, Bytes, Memory
 from stormdrop.device.host_device import HostDevice, HostPacker, host_device
-from stormdrop.device.threads import thread_count
-from stormdrop.model.image import Address, Image
-from stormdrop.model.verify_image import verify
+from stormdrop.model.image import Address, Image, verify
 from stormdrop.target import whole_lines
 from stormdrop.target.structures import Scope
 

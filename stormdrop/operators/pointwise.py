@@ -18,9 +18,9 @@ import numpy as np
 
 from stormdrop.base.errors import UserError
 from stormdrop.ir import build
+from stormdrop.ir.build import power
 from stormdrop.ir.dtypes import FLOATS, Dtype, dtype_of
 from stormdrop.ir.expr import Expr, binary, call, compare, select
-from stormdrop.ir.power import power
 from stormdrop.operators import scalar
 from stormdrop.operators.broadcast import broadcast_shape, elementwise
 from stormdrop.operators.node import Node, Operator, OperatorKind, Shape, of_first

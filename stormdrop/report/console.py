@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from html import escape
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from stormdrop.report.text import clean
 
@@ -126,13 +126,6 @@ def _line(console: Console, text: str, style: str = "") -> None:
 
 
 # ---- notebooks -----------------------------------------------------------------------------------------------------
-
-
-def in_notebook() -> bool:
-    """Returns whether this is the kernel of a notebook; IPython is not imported for that."""
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython is not None else None
-    return hasattr(shell, "kernel")
 
 
 class NotebookBoard:

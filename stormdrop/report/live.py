@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stormdrop.report.console import NotebookBoard, in_notebook, say
+from stormdrop.base.environment import in_notebook
+from stormdrop.report.console import NotebookBoard, say
 from stormdrop.report.text import clean, span_text
 
 DRAW_SECONDS = 0.25

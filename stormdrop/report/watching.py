@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from stormdrop.base.environment import in_notebook
 from stormdrop.base.errors import UserError
-from stormdrop.report.console import in_notebook
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from stormdrop.ir.expr import ITEMSIZE, Axis
 from stormdrop.ir.tensor import Tensor
-from stormdrop.space.access import settled
+from stormdrop.space.access import Operand, settled
 from stormdrop.space.boxes import BOX_ELEMENTS, box_elements, is_contiguous, split_axes
 from stormdrop.space.columns import (
     Num,
@@ -29,7 +29,6 @@ from stormdrop.space.columns import (
 )
 from stormdrop.space.footprint import body_cost, box_bytes, density
 from stormdrop.space.nest import LoopLevel, has_layouts, is_copy, nest_of
-from stormdrop.space.operands import Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling, has_cast
 from stormdrop.target import ALIGN_BYTES

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.memo import memoised
+from stormdrop.space.access import packed_tensors, stage_operands
 from stormdrop.space.columns import (
     Num,
     ceil_div,
@@ -36,7 +37,6 @@ from stormdrop.space.features import FeatureSet
 from stormdrop.space.footprint import StageCost, body_cost, density, variants
 from stormdrop.space.knobs import smallest_values
 from stormdrop.space.nest import is_copy, nest_of
-from stormdrop.space.operands import packed_tensors, stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CpuCoefficients

@@ -17,9 +17,9 @@ from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
+from stormdrop.space.derive import checked
 from stormdrop.space.judge import judge_of
-from stormdrop.space.moves import Neighbourhood, moves_of
-from stormdrop.space.rule_names import checked
+from stormdrop.space.knobs import Neighbourhood, moves_of
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Points, Sketch, replay, sketches

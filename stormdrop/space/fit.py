@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.space.appraisal import Points
 from stormdrop.space.columns import ColumnProgram, traced
 from stormdrop.space.cpu_judge import CpuJudge
+from stormdrop.space.judge import Points
 from stormdrop.space.knobs import PARTS
 from stormdrop.space.sketch import Sketch
 from stormdrop.target.coefficients import FITTED, CpuCoefficients

@@ -19,7 +19,7 @@ from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis, Bin, Call, Cmp, Const, Expr, Load, Select, walk
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Tensor
-from stormdrop.space.access import TRANSCENDENTAL, axes_of, transposing_axis
+from stormdrop.space.access import TRANSCENDENTAL, Dim, Operand, axes_of, transposing_axis
 from stormdrop.space.columns import (
     Num,
     ceil_div,
@@ -34,7 +34,6 @@ from stormdrop.space.columns import (
     where,
 )
 from stormdrop.space.nest import LoopLevel, nest_of
-from stormdrop.space.operands import Dim, Operand
 from stormdrop.space.structure import Stage
 from stormdrop.space.tiling import Tiling
 from stormdrop.target.coefficients import CpuCoefficients

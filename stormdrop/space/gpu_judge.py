@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.ir.tensor import Tensor
+from stormdrop.space.access import packed_tensors, stage_operands
 from stormdrop.space.block_cost import LINE_BYTES, BlockCost
 from stormdrop.space.columns import (
     Num,
@@ -39,7 +40,6 @@ from stormdrop.space.footprint import body_cost, density
 from stormdrop.space.knobs import smallest_values
 from stormdrop.space.matrix_cost import MatrixCost
 from stormdrop.space.nest import is_copy, nest_of
-from stormdrop.space.operands import packed_tensors, stage_operands
 from stormdrop.space.structure import ComputeAt, Stage, Structure
 from stormdrop.space.tiling import Tiling, tile_all
 from stormdrop.target.coefficients import CPU_COEFFICIENTS

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from stormdrop.space.access import Operand
 from stormdrop.space.block_cost import LINE_BYTES, BlockCost
 from stormdrop.space.columns import Num, ceil_div, maximum, prod_of, sum_of
-from stormdrop.space.operands import Operand
 from stormdrop.space.structure import MatrixTile
 from stormdrop.space.tiling import MATRIX_LANES
 from stormdrop.target.gpu import WARP

@@ -24,10 +24,9 @@ from stormdrop.ir.keys import anchor_results, anchor_stages
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task, Variant
 from stormdrop.space.default import ranked
-from stormdrop.space.derive import enumerate_structures
+from stormdrop.space.derive import checked, enumerate_structures
 from stormdrop.space.knobs import PARTS
 from stormdrop.space.nest import Trips, cuts
-from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replayed, variant_of

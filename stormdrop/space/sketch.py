@@ -17,11 +17,10 @@ from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import ScheduleError
 from stormdrop.ir.memo import memoised
 from stormdrop.ir.tensor import Task
-from stormdrop.space import appraisal
-from stormdrop.space.appraisal import Appraisal, Points, Query
-from stormdrop.space.derive import derive, divided, enumerate_structures
+from stormdrop.space import judge
+from stormdrop.space.derive import checked, derive, divided, enumerate_structures
+from stormdrop.space.judge import Appraisal, Points, Query
 from stormdrop.space.knobs import PARTS, Knob, even_count, knobs_of, likely_parts, merged, parts_knob
-from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import FEWEST_PARTS, RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.structure import DerivationStep, Structure
@@ -128,7 +127,7 @@ class Sketch:
 
     def canonical(self, points: Points) -> Points:
         """Clamps every knob as `tiling` does: equal programs become equal rows."""
-        return self._asked(appraisal.canonical, points).T.astype(np.int64, order="C") if self.knobs else points
+        return self._asked(judge.canonical, points).T.astype(np.int64, order="C") if self.knobs else points
 
     def draw(self, n: int, rng: np.random.Generator) -> Points:
         """Returns random choices of every knob. Small register tiles are likelier: most large tiles do not fit."""
@@ -193,25 +192,25 @@ class Sketch:
 
     def legal(self, points: Points) -> NDArray[np.bool_]:
         """Returns whether each point fits the target: registers, code size, code variants, scratch."""
-        return self._asked(appraisal.legal, points)[0] > 0.0
+        return self._asked(judge.legal, points)[0] > 0.0
 
     def features(self, points: Points) -> NDArray[np.float64]:
         """Returns a row per point, as log2(1 + x); a column has the same meaning in every sketch."""
-        matrix = self._asked(appraisal.features, points)
+        matrix = self._asked(judge.features, points)
         matrix += 1.0
         return np.ascontiguousarray(np.log2(matrix, out=matrix).T)
 
     def prior(self, points: Points) -> NDArray[np.float64]:
         """Returns the estimated seconds of every point."""
-        return self._asked(appraisal.prior, points)[0]
+        return self._asked(judge.prior, points)[0]
 
     def assess(self, points: Points) -> NDArray[np.float64]:
         """Returns the estimated seconds of every point, infinite for an illegal point."""
-        return self._asked(appraisal.prior_if_legal, points)[0]
+        return self._asked(judge.prior_if_legal, points)[0]
 
     def amounts(self, points: Points) -> NDArray[np.float64]:
         """Returns `Assessment.amounts`: the additive terms by which components are combined, a column per point."""
-        return self._asked(appraisal.amounts, points)
+        return self._asked(judge.amounts, points)
 
     def values(self, point: Sequence[int] | Points) -> dict[str, int]:
         """Returns the value of each knob at a point, by the knob's name."""
@@ -267,7 +266,7 @@ class Sketch:
         if not trials:
             return None
         rows = np.stack(trials)
-        excess = self._asked(appraisal.excess, self.canonical(rows))[0]
+        excess = self._asked(judge.excess, self.canonical(rows))[0]
         return rows[int(np.argmin(excess))]
 
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from stormdrop.base.errors import UserError
 from stormdrop.ir.tensor import Task
 from stormdrop.measure.result import Failure, Result, Timing
+from stormdrop.space.derive import is_name
 from stormdrop.space.features import FeatureSet
 from stormdrop.space.judge import judge_of
-from stormdrop.space.rule_names import is_name
 from stormdrop.space.schedule import Schedule
 from stormdrop.store.claims import Claim, Refused, replayed, shortened
 from stormdrop.store.database import Connection, Database

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from stormdrop.base.paths import stores_dir
+from stormdrop.base.environment import stores_dir
 from stormdrop.ir.tensor import Task
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.store.donors import Donor

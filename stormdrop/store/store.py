@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Literal, TypeVar
 
 from stormdrop.base.arguments import path_of
+from stormdrop.base.environment import cache_dir
 from stormdrop.base.errors import UserError, warn
-from stormdrop.base.paths import cache_dir
 from stormdrop.device.host import detect
 from stormdrop.ir.tensor import Task
 from stormdrop.space.rules import RULES, Rule

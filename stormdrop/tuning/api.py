@@ -19,7 +19,7 @@ from stormdrop.base.arguments import check_arguments
 from stormdrop.base.errors import UserError, warn
 from stormdrop.compiler.compile import Source, native_graph, size_key, tasks_of
 from stormdrop.compiler.open_sizes import settled
-from stormdrop.compiler.watcher import Progress, Watcher
+from stormdrop.compiler.options import Progress, Watcher
 from stormdrop.device.targets import target_for
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.graph.partition import Partition

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.space.moves import Move, moved, neighbour_rows
+from stormdrop.space.knobs import Move, moved, neighbour_rows
 from stormdrop.tuning.duel import DuelSettings, Exchange, duel
 from stormdrop.tuning.statistics import gain_of_medians, relative_noise
 from stormdrop.tuning.strategy import Candidate, Outcome, Proposal, Ranker, Space, candidate

@@ -24,8 +24,8 @@ import numpy as np
 from stormdrop.base.errors import StormdropError, UserError
 from stormdrop.measure.measurer import Measurer
 from stormdrop.measure.settings import MeasureSettings
+from stormdrop.space.derive import checked
 from stormdrop.space.judge import judge_of
-from stormdrop.space.rule_names import checked
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch

@@ -11,7 +11,7 @@ from onnx import helper
 
 import stormdrop as sd
 from stormdrop.frontend import onnx as frontend
-from stormdrop.graph import builder, fold
+from stormdrop.graph import builder
 from stormdrop.graph.passes import optimise
 from tests.support.abused_onnx import B, L, held, model, node, one, ones, port
 
@@ -86,14 +86,14 @@ def test_a_chain_that_doubles_a_size_ends_where_it_is_too_large(op: str) -> None
 
 
 def test_folding_stops_where_its_share_of_memory_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "MOST_FOLDED", 4000)
+    monkeypatch.setattr(builder, "MOST_FOLDED", 4000)
     nodes = [node("Add", f"a{k} c", f"a{k + 1}") for k in range(20)]
     g = sd.read_graph(model(nodes, [], "a20", {"a0": ones(100), "c": ones(100)}))
     assert len(g.nodes) == 10
 
 
 def test_folding_stops_where_its_share_of_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "MOST_WORK", 5000)
+    monkeypatch.setattr(builder, "MOST_WORK", 5000)
     nodes = [node("ReduceSum", "c", f"a{k}", keepdims=0) for k in range(20)]
     nodes.append(node("Sum", " ".join(f"a{k}" for k in range(20)), "y"))
     m = model(nodes, [], "y", {"c": ones(1000)})
@@ -109,17 +109,17 @@ def test_a_product_of_constants_is_folded_unless_it_is_long(monkeypatch: pytest.
 
     assert folded(64, np.float32)
     assert folded(64, np.int64)
-    monkeypatch.setattr(fold, "MOST_STEPS", 2000)
+    monkeypatch.setattr(builder, "MOST_STEPS", 2000)
     assert folded(64, np.float32)
     assert not folded(64, np.int64)
     assert not folded(128, np.float32)
 
 
 def test_the_passes_fold_within_bounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "MOST_STEPS", 0)
+    monkeypatch.setattr(builder, "MOST_STEPS", 0)
     g = sd.read_graph(model([node("Exp", "c", "y")], [], "y", {"c": ones(100)}))
     assert len(optimise(g).nodes) == 1
-    monkeypatch.setattr(fold, "MOST_STEPS", 1 << 20)
+    monkeypatch.setattr(builder, "MOST_STEPS", 1 << 20)
     assert [n.op for n in optimise(g).nodes] == ["Copy"]
 
 

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto
 import stormdrop as sd
 from stormdrop.cli.main import main
 from stormdrop.compare.inputs import read_arrays
-from stormdrop.frontend import tensors
+from stormdrop.frontend import parsed
 from tests.support.abused_onnx import held, model, node, port
 
 VERBS = ("info", "compile", "run", "check", "bench", "show")
@@ -96,7 +96,7 @@ def test_a_file_larger_than_any_model_is_not_read(tmp_path: Path, monkeypatch: p
         file.truncate(100 << 30)
     assert "107,374,182,400 bytes" in refused("info", path)
     path.write_bytes(whole().SerializeToString())
-    monkeypatch.setattr(tensors, "MOST_MODEL_BYTES", path.stat().st_size)
+    monkeypatch.setattr(parsed, "MOST_MODEL_BYTES", path.stat().st_size)
     assert sd.read_graph(path).nodes
 
 

@@ -18,7 +18,7 @@ import stormdrop
 from stormdrop.base.errors import RunError, UserError
 from stormdrop.cli.main import main
 from stormdrop.cli.options import SEARCHES, seconds_of
-from stormdrop.device.threads import available_cpus
+from stormdrop.device.cpus import available_cpus
 from stormdrop.store.store import Store
 from tests.support.records import make_records
 

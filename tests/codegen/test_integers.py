@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from stormdrop.codegen.evaluate import preimage
 from stormdrop.ir import build as sd
+from stormdrop.ir.build import power
 from stormdrop.ir.dtypes import INTEGERS, NUMPY, Dtype, integer_range, is_exact, wrapped
 from stormdrop.ir.expr import Const, Expr, binary, call, compare, identity_of
 from stormdrop.ir.interp import evaluate
-from stormdrop.ir.power import power
 from stormdrop.ir.tensor import Task, axis, compute, reduce_axis, tensor
 from stormdrop.model.kernel import build as kernel_of
 from stormdrop.operators.broadcast import elementwise

@@ -15,8 +15,16 @@ from click.testing import CliRunner
 import stormdrop as sd
 from stormdrop.cli.main import main
 from stormdrop.compiler.compile import Keywords, compile, compile_model
-from stormdrop.compiler.events import Event, Placed, Planned, Scheduled, StoreUnreadable
-from stormdrop.compiler.options import CompileOptions, MachineOptions, ReadOptions
+from stormdrop.compiler.options import (
+    CompileOptions,
+    Event,
+    MachineOptions,
+    Placed,
+    Planned,
+    ReadOptions,
+    Scheduled,
+    StoreUnreadable,
+)
 from stormdrop.model.open_model import OpenModel
 from tests.support.mixed_models import X, opened, positives
 from tests.support.tiny_onnx import INPUT, dense

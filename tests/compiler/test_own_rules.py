@@ -15,8 +15,8 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.base.codec import decode
+from stormdrop.base.environment import package_root
 from stormdrop.base.errors import UserError
-from stormdrop.base.paths import package_root
 from stormdrop.compiler import kernel_builds as building
 from stormdrop.compiler.kernel_builds import Job, build_kernel, build_kernels
 from stormdrop.device.host import detect
@@ -28,7 +28,7 @@ from stormdrop.measure.settings import MeasureSettings
 from stormdrop.measure.wire import BuildReply, BuildRequest
 from stormdrop.operators.catalogue import build as operator
 from stormdrop.space.default import default_schedule
-from stormdrop.space.rule_names import imported
+from stormdrop.space.derive import imported
 from stormdrop.store.store import Store, default_path
 from tests.support.graphs import floats, graph_of
 from tests.support.own_rules import AlwaysReverse

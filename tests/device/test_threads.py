@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stormdrop.base.errors import UserError
+from stormdrop.device.cpus import available_cpus, thread_count
 from stormdrop.device.targets import target_for
-from stormdrop.device.threads import available_cpus, thread_count
 from stormdrop.model.open_model import load
 from stormdrop.model.package import save
 from tests.support.two_steps import two_steps
@@ -90,7 +90,7 @@ def test_nonsense_in_the_files_is_no_limit(tmp_path: Path) -> None:
 
 @pytest.fixture
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stormdrop.device.threads.available_cpus", lambda: 2)
+    monkeypatch.setattr("stormdrop.device.cpus.available_cpus", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_cpus")

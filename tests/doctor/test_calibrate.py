@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stormdrop.base.paths import cache_dir
+from stormdrop.base.environment import cache_dir
 from stormdrop.device.calibration import PEAKS, calibrated, identity, load_coefficients, save_coefficients
 from stormdrop.device.host import detect, nominal
 from stormdrop.device.targets import target_for

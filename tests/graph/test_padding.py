@@ -13,7 +13,7 @@ from onnx import NodeProto, helper
 from stormdrop.compare.interpreter import interpret
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.padding import padded
-from stormdrop.ir.padding import Padding, valid_part
+from stormdrop.ir.shape import Padding, valid_part
 from tests.support.open_onnx import decoder, open_onnx
 
 Array = NDArray[Any]

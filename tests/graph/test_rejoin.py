@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.rejoin import keep_apart, pieces
+from stormdrop.graph.layout import keep_apart, pieces
 from stormdrop.operators.node import Value
 from tests.support.graphs import assert_same, graph_of, ops
 

@@ -10,9 +10,8 @@ import pytest
 from stormdrop.base.errors import UserError
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.builder import GraphBuilder
-from stormdrop.graph.empties import empties
 from stormdrop.graph.graph import Graph, verify
-from stormdrop.graph.simplify import common_subexpressions, fold_constants, own_outputs, pads_into_windows
+from stormdrop.graph.simplify import common_subexpressions, empties, fold_constants, own_outputs, pads_into_windows
 from stormdrop.model.kernel import build
 from stormdrop.operators.node import Node, Value, task_of
 from stormdrop.operators.table import GRAPH_OPERATORS

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import UserError
-from stormdrop.ir.conversion import converted
-from stormdrop.ir.dtypes import NUMPY, Dtype
+from stormdrop.ir.dtypes import NUMPY, Dtype, converted
 
 Array = NDArray[Any]
 

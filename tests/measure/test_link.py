@@ -16,7 +16,7 @@ from stormdrop.ir.tensor import Task
 from stormdrop.measure.link import Link, LinkClosed, Message, PipeLink
 from stormdrop.measure.process import RequestFailed, TaskRefused, Worker, message_of
 from stormdrop.measure.settings import MeasureSettings
-from stormdrop.space.rule_names import sent
+from stormdrop.space.derive import sent
 from stormdrop.space.rules import RULES
 from stormdrop.target.machine import Target
 from tests.support.workers import MemoryLink

@@ -25,10 +25,9 @@ from stormdrop.ir.expr import Dtype
 from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
 from stormdrop.model.fixed_model import FixedModel
-from stormdrop.model.image import Address, Image, Port
+from stormdrop.model.image import Address, Image, Port, verify
 from stormdrop.model.profile import Profile, ProfileRow, profile_of
 from stormdrop.model.shared_weights import pack
-from stormdrop.model.verify_image import verify
 from stormdrop.operators import catalogue
 from stormdrop.target.structures import Scope
 from tests.support.images import Draft, poisoned

@@ -21,8 +21,7 @@ import pytest
 
 from stormdrop.base.errors import UserError
 from stormdrop.device.artifact import SLACK_BYTES
-from stormdrop.device.compatible import required_features, unfit
-from stormdrop.device.host import detect
+from stormdrop.device.host import detect, required_features, unfit
 from stormdrop.model import container
 from stormdrop.model.fixed_model import FixedModel
 from stormdrop.model.image import Image

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stormdrop.base.errors import StormdropError
 from stormdrop.builder.building import artifact_of
 from stormdrop.codegen.fingerprint import digest
-from stormdrop.device.compatible import unfit
+from stormdrop.device.host import unfit
 from stormdrop.device.host_device import host_device
 from stormdrop.ir.expr import FLOATS, NUMPY, Load, walk
 from stormdrop.ir.tensor import Task, Tensor

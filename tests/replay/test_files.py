@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.device.compatible import unfit
+from stormdrop.device.host import unfit
 from stormdrop.ir.tensor import Task
 from stormdrop.model.open_model import load
 from stormdrop.space.schedule import Schedule

@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop.device.host import detect
-from stormdrop.space.appraisal import CHUNK
 from stormdrop.space.columns import Num
-from stormdrop.space.judge import judge_of
+from stormdrop.space.judge import CHUNK, judge_of
 from stormdrop.space.sketch import Sketch, sketches
 from tests.support.costs import assessed
 from tests.support.tasks import NAMES, random_task

@@ -11,7 +11,7 @@ from stormdrop.graph.partition import partition
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import GAIN, default_point, default_schedule, ranked
 from stormdrop.space.judge import arithmetic_seconds, judge_of, least_seconds
-from stormdrop.space.moves import neighbour_rows
+from stormdrop.space.knobs import neighbour_rows
 from stormdrop.space.rules import RULES
 from stormdrop.space.sketch import replay, sketches
 from stormdrop.target.cpu import cross

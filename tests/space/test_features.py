@@ -14,11 +14,10 @@ from stormdrop.builder.building import lowered
 from stormdrop.device.host import detect
 from stormdrop.ir.affine import affine
 from stormdrop.ir.expr import Axis
-from stormdrop.space.access import axes_of, is_linear
+from stormdrop.space.access import Operand, axes_of, is_linear
 from stormdrop.space.cpu_judge import FEATURES
 from stormdrop.space.footprint import StageCost
 from stormdrop.space.nest import LoopLevel, nest_of
-from stormdrop.space.operands import Operand
 from stormdrop.space.sketch import Sketch, sketches
 from stormdrop.space.structure import ComputeAt
 from stormdrop.target.coefficients import CPU_COEFFICIENTS

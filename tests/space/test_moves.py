@@ -7,8 +7,7 @@ import pytest
 
 from stormdrop.device.host import detect
 from stormdrop.operators.catalogue import build
-from stormdrop.space.knobs import Knob
-from stormdrop.space.moves import Move, Neighbourhood, moved, moves_of, neighbour_rows, stepped
+from stormdrop.space.knobs import Knob, Move, Neighbourhood, moved, moves_of, neighbour_rows, stepped
 from stormdrop.space.sketch import sketches
 
 POWERS = (1, 2, 4, 8, 16)

@@ -7,7 +7,7 @@ import numpy as np
 from stormdrop.builder.building import lowered
 from stormdrop.model.kernel import build as build_kernel
 from stormdrop.operators.catalogue import build
-from stormdrop.space.moves import neighbour_rows
+from stormdrop.space.knobs import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch, replay, sketches
 from stormdrop.target.cpu import cross

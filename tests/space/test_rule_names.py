@@ -12,7 +12,7 @@ import pytest
 from stormdrop.base.errors import ScheduleError, UserError
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import default_schedule
-from stormdrop.space.rule_names import checked, imported, received, references, sent
+from stormdrop.space.derive import checked, imported, received, references, sent
 from stormdrop.space.rules import RULES, Tile
 from stormdrop.space.sketch import replay, sketches
 from stormdrop.target.cpu import cross

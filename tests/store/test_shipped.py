@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stormdrop.base.paths import stores_dir
+from stormdrop.base.environment import stores_dir
 from stormdrop.ir.tensor import Task
 from stormdrop.operators.catalogue import build
 from stormdrop.space.refit import refit

@@ -11,8 +11,7 @@ import numpy as np
 from stormdrop.ir.tensor import Task
 from stormdrop.space import refit
 from stormdrop.space.default import default_schedule
-from stormdrop.space.knobs import Knob
-from stormdrop.space.moves import Move, neighbour_rows
+from stormdrop.space.knobs import Knob, Move, neighbour_rows
 from stormdrop.space.rules import RULES, Rule
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch

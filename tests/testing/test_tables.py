@@ -18,7 +18,7 @@ from stormdrop.measure.result import Failure, Result, Timing
 from stormdrop.measure.settings import MeasureSettings
 from stormdrop.operators.catalogue import build
 from stormdrop.space.default import ranked
-from stormdrop.space.moves import neighbour_rows
+from stormdrop.space.knobs import neighbour_rows
 from stormdrop.space.schedule import Schedule
 from stormdrop.space.sketch import Sketch
 from stormdrop.testing.tables import Request, Table, TableMeasurer, TableSpace

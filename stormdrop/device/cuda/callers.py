@@ -19,7 +19,7 @@ from stormdrop.base.errors import UserError
 from stormdrop.device.arrays import Described, checked
 from stormdrop.device.cuda.context import CudaContext, CudaMemory, DeviceArray
 from stormdrop.device.cuda.recording import CudaRecording
-from stormdrop.ir.conversion import cast_text
+from stormdrop.ir.dtypes import cast_text
 from stormdrop.ir.expr import NUMPY, Dtype
 
 ALIGNED_BYTES = 16

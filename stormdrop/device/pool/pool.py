@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from stormdrop.base.environment import variable
 from stormdrop.base.errors import UserError
-from stormdrop.device.cpus import Affinity, affinity_of, cpu_text, cpus_for
+from stormdrop.device.cpus import Affinity, affinity_of, available_cpus, cpu_text, cpus_for, thread_count
 from stormdrop.device.device import Account
 from stormdrop.device.pool.pool_ir import (
     BLOCK_ALIGN,
@@ -51,7 +51,6 @@ from stormdrop.device.pool.pool_ir import (
     block_bytes,
     pool_ir,
 )
-from stormdrop.device.threads import available_cpus, thread_count
 
 # About what waking a sleeping thread costs. No sched_yield while spinning: threads that yield to each other can share
 # one CPU for a quarter of a second while another CPU is idle (measured: 14 µs a phase instead of 0.2). If they sleep,
