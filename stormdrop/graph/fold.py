@@ -13,14 +13,13 @@ work.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from stormdrop.ir.expr import FLOATS, NUMPY
-from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
-from stormdrop.operators.node import Array, Node, task_of
+from stormdrop.operators.node import Array, Node, evaluate_node, task_of
 
 MOST_BYTES = 64 << 20
 """The largest folded result."""
@@ -72,8 +71,7 @@ def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
         elif task is None:
             result = inputs[0].astype(NUMPY[node.output.dtype])
         else:
-            named: Mapping[str, Array] = {f"x{k}": a for k, a in enumerate(dict(zip(node.inputs, inputs)).values())}
-            (result,) = evaluate(task, named).values()
+            result = evaluate_node(node, task, dict(zip(node.inputs, inputs)))
     wanted = np.dtype(NUMPY[node.output.dtype])
     return np.ascontiguousarray(result, wanted).reshape(node.output.shape)
 
