@@ -44,6 +44,7 @@ def test_whole_numbers_and_truth_values_must_be_equal() -> None:
     assert judged([1000, 2], [1000, 2], "i8").ok
     assert not judged([1000000, 2], [1000000, 3], "i8").ok
     assert not judged([2**62 + 1], [2**62], "i8").ok
+    assert not judged([2**62 + 1], [2**62], "u8").ok
     assert judged([-(2**63)], [2**63 - 1], "i8").absolute > 1e18
     assert judged([True, False], [True, False], "?").ok
     assert not judged([True, True], [True, False], "?").ok
