@@ -11,6 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterable
 
+LONGEST = 500
+"""Characters of the first line of an error, which may quote a name of any length."""
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
@@ -33,6 +35,12 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of a library's error; of onnxruntime's errors in nested graphs, the innermost message."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].rpartition("Status Message: ")[2][:LONGEST] if lines else type(error).__name__
 
 
 class StormdropWarning(UserWarning):

@@ -232,15 +232,16 @@ def _judgeable(model: Model) -> list[str]:
 
 def _oracle(opened: Opened, against: str | None, threads: int | None, is_first: bool) -> Oracle:
     """Returns the other side of the comparison. Only the first of several sizes prints notes."""
-    from stormdrop.compare.oracle import OnnxReference, OnnxRuntime, Reference, has_onnxruntime
+    from stormdrop.compare.oracle import OnnxReference, Reference, has_onnxruntime
     from stormdrop.device.cpus import thread_count
+    from stormdrop.model.onnx_session import OnnxSession
 
     if opened.mixed is not None and against == "reference":
         return OnnxReference(opened.onnx)
     if opened.mixed is not None and is_first:
         remark("onnxruntime judges the whole model: the parts that it runs itself are right by definition")
     if against == "onnxruntime" or (against is None and has_onnxruntime()):
-        return OnnxRuntime(opened.onnx, thread_count(threads))
+        return OnnxSession(opened.onnx, thread_count(threads))
     if is_first:
         why = "" if against else "onnxruntime is not installed; "
         remark(f"{why}comparing with the reference interpreter, which takes minutes for a large model")
@@ -395,9 +396,10 @@ def _doubt(opened: Opened, model: Model, threads: int, arrays: Arrays, all_array
 
     Returns the peer's settings.
     """
-    from stormdrop.compare.oracle import OnnxRuntime, agreements
+    from stormdrop.compare.oracle import agreements
+    from stormdrop.model.onnx_session import OnnxSession
 
-    peer = OnnxRuntime(opened.onnx, threads)
+    peer = OnnxSession(opened.onnx, threads)
     for a in agreements(_judgeable(model), model.run(arrays), peer.run(all_arrays)):
         if not a.ok:
             fault = f"the output {name_text(a.name)} differs by {a.relative:.1e} of its magnitude"

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from stormdrop.base.errors import UserError
 from stormdrop.graph.graph import Graph
 from stormdrop.ir.expr import FLOATS, NUMPY
-from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
-from stormdrop.operators.node import Node, OperatorKind, Value, task_of
+from stormdrop.operators.node import Node, OperatorKind, Value, evaluate_node, task_of
 
 Array = NDArray[Any]
 Precision = Literal["f64"] | None
@@ -54,7 +53,7 @@ def interpret(
             values[node.output] = arrays[node.inputs[0]].reshape(node.output.shape)
         else:
             task = _task(node)
-            result = _result(node, task, arrays, precision, tick)
+            result = evaluate_node(node, task, arrays, precision, tick)
             is_float = node.output.dtype in FLOATS
             values[node.output] = shaken(node.output, result, _terms(task)) if is_float else result
         for v in set(node.inputs):
@@ -74,12 +73,3 @@ def _terms(task: Task) -> int:
     """Returns the number of terms of the task's longest sum."""
     computes = [t.compute for t in task.variants[0].stages if t.compute is not None]
     return max((math.prod(a.extent for a in c.reduce_axes) for c in computes if c.combiner == "sum"), default=1)
-
-
-def _result(
-    node: Node, task: Task, inputs: Mapping[Value, Array], precision: Precision, tick: Callable[[], None]
-) -> Array:
-    arrays = {f"x{k}": array for k, array in enumerate(inputs.values())}
-    (result,) = evaluate(task, {t.name: arrays[t.name] for t in task.inputs}, 0, precision, tick).values()
-    is_wide = precision == "f64" and node.output.dtype in FLOATS
-    return np.asarray(result, np.float64 if is_wide else NUMPY[node.output.dtype])

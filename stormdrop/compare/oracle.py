@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.errors import UserError, first_line
 from stormdrop.compare import ABSOLUTE, TOLERANCE
 from stormdrop.compare.interpreter import interpret
 from stormdrop.graph.graph import Graph
-from stormdrop.model.fallback import FATAL_ONLY, first_line
+from stormdrop.ir.interp import distances
 
 Array = NDArray[Any]
 LEAST_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
@@ -44,47 +43,6 @@ class Oracle(Protocol):
 
 def has_onnxruntime() -> bool:
     return find_spec("onnxruntime") is not None
-
-
-class OnnxRuntime:
-    """A session on the CPU with every optimisation, threads as given, and everything else as it comes (its threads
-    spin).
-    """
-
-    def __init__(self, model: str | bytes, threads: int) -> None:
-        """Raises UserError if onnxruntime is not installed, or rejects the model."""
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise UserError(
-                f"onnxruntime cannot be imported ({error}); install it with: pip install onnxruntime"
-            ) from error
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = FATAL_ONLY
-        try:
-            self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no common class of their own
-            raise UserError(f"onnxruntime does not take the model: {first_line(error)}") from error
-        self.label = f"onnxruntime {version('onnxruntime')}"
-        self.settings = f"{version('onnxruntime')}, ORT_ENABLE_ALL on the CPU; intra_op_num_threads={threads}, spinning"
-        self._outputs: list[str] = [o.name for o in self._session.get_outputs()]
-        self._inputs = {str(i.name) for i in self._session.get_inputs()}
-
-    def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Returns the inputs of the session: onnxruntime drops inputs that no node reads."""
-        return {k: a for k, a in inputs.items() if k in self._inputs}
-
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        try:
-            return self.run_prepared(self.prepared(inputs))
-        except Exception as error:  # as above
-            raise UserError(f"onnxruntime does not run the model: {first_line(error)}") from error
-
-    def run_prepared(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Runs only the call, which is the timed part."""
-        return dict(zip(self._outputs, self._session.run(self._outputs, inputs)))
 
 
 class Reference:
@@ -179,12 +137,7 @@ def _difference(output: Array, expected: Array) -> tuple[float, float]:
     """Returns the largest difference, and the largest expected magnitude."""
     if output.shape != expected.shape or output.dtype != expected.dtype:
         return float("inf"), 0.0
-    a, b = output.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-        return float("inf"), 0.0
-    a, b = a[finite], b[finite]
-    difference, magnitude = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
-    if output.dtype == np.int64 and not np.array_equal(output, expected):
-        difference = max(1.0, difference)  # float64 may round both to the same number
-    return difference, magnitude
+    largest = float(np.max(distances(output, expected), initial=0.0))
+    magnitudes = np.abs(expected.astype(np.float64))
+    magnitude = float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes)))
+    return float("inf") if np.isnan(largest) else largest, magnitude

@@ -32,9 +32,9 @@ def loaded_call(request: dict[str, Any]) -> Callable[[], object]:
     with np.load(request["inputs"]) as stored:
         arrays = {name: stored[f"arr_{k}"] for k, name in enumerate(request["names"])}
     if request["runtime"] == "onnxruntime":
-        from stormdrop.compare.oracle import OnnxRuntime
+        from stormdrop.model.onnx_session import OnnxSession
 
-        peer = OnnxRuntime(request["path"], request["threads"])
+        peer = OnnxSession(request["path"], request["threads"])
         fed = peer.prepared(arrays)
         return lambda: peer.run_prepared(fed)
     if request["runtime"] == "mixed":

@@ -261,6 +261,19 @@ def _check_shape(t: Described, array: Array, what: str) -> None:
         raise UserError(f"{what} for {t!r} has shape {array.shape}; it must be {t.shape}")
 
 
+def random_array(t: Typed, rng: np.random.Generator, bounds: tuple[int, int], is_wide: bool = False) -> Array:
+    """Returns standard normal floats, or integers of which `bounds` are the least and the largest.
+
+    If `is_wide`, numbers are drawn as float64 or int64 and converted: other numbers, in more time and memory.
+    """
+    kind = NUMPY[t.dtype]
+    if t.dtype in FLOATS:
+        drawn = rng.standard_normal(t.shape, np.float64 if is_wide or t.dtype == "f64" else np.float32)
+    else:
+        drawn = rng.integers(*bounds, t.shape, np.int64 if is_wide else kind, endpoint=True)
+    return drawn.astype(kind, copy=False)
+
+
 def random_inputs(
     wanted: Iterable[Wanted], seed: int = 0, ranges: Mapping[str, tuple[int, int]] = MappingProxyType({})
 ) -> dict[str, Array]:
@@ -270,11 +283,5 @@ def random_inputs(
     Arrays are the same for equal seeds and ranges.
     """
     rng = np.random.default_rng(seed)
-    arrays: dict[str, Array] = {}
-    for v in wanted:
-        if v.dtype in FLOATS:
-            arrays[v.name] = rng.standard_normal(v.shape).astype(NUMPY[v.dtype])
-        else:
-            low, high = ranges.get(v.name) or (integer_range(v.dtype) if v.dtype in ("i8", "u8") else (0, 1))
-            arrays[v.name] = rng.integers(low, high, v.shape, endpoint=True).astype(NUMPY[v.dtype])
-    return arrays
+    usual = {dtype: integer_range(dtype) for dtype in ("i8", "u8")}
+    return {v.name: random_array(v, rng, ranges.get(v.name) or usual.get(v.dtype, (0, 1)), True) for v in wanted}

@@ -59,6 +59,7 @@ def _in_worker(name: str, target: Target) -> Check:
 
 
 def _in_process(name: str, target: Target) -> Check:
+    from stormdrop.compare.oracle import agreement
     from stormdrop.ir.interp import evaluate
     from stormdrop.model.kernel import build
     from stormdrop.operators.catalogue import build as operator
@@ -68,7 +69,9 @@ def _in_process(name: str, target: Target) -> Check:
     arrays = {t.name: rng.standard_normal(t.shape, np.float32) for t in task.inputs}
     kernel = build(task, constants={t.name: arrays[t.name] for t in task.constants}, target=target)
     result = kernel(*(arrays[t.name] for t in task.runtime_inputs))
-    worst = float(np.max(np.abs(result - next(iter(evaluate(task, arrays).values())))))
-    if not worst < 1e-4:
-        return Check(name, False, f"{task.name} is wrong by {worst:.2g}", f"code for this machine is wrong; {REPORT}")
-    return Check(name, True, f"{task.name} agrees with the reference, largest difference {worst:.1e}")
+    (expected,) = evaluate(task, arrays).values()
+    error = agreement(task.name, result, expected, tolerance=0.0, allowed=1e-4)
+    if not error.ok:
+        fault = f"{task.name} is wrong by {error.absolute:.2g}"
+        return Check(name, False, fault, f"code for this machine is wrong; {REPORT}")
+    return Check(name, True, f"{task.name} agrees with the reference, largest difference {error.absolute:.1e}")

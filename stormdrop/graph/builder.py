@@ -36,9 +36,8 @@ from stormdrop.base.errors import UserError
 from stormdrop.graph.graph import FreshNames, Graph
 from stormdrop.ir.dtypes import DTYPES, HALVES, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.expr import FLOATS, identity_of
-from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task
-from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, infer, shown, task_of
+from stormdrop.operators.node import Array, Attribute, Node, Operator, Value, evaluate_node, infer, shown, task_of
 from stormdrop.operators.table import node_of
 
 MOST_BYTES = 64 << 20
@@ -91,8 +90,7 @@ def _value(node: Node, inputs: Sequence[Array], task: Task | None) -> Array:
         elif task is None:
             result = inputs[0].astype(NUMPY[node.output.dtype])
         else:
-            named: Mapping[str, Array] = {f"x{k}": a for k, a in enumerate(dict(zip(node.inputs, inputs)).values())}
-            (result,) = evaluate(task, named).values()
+            result = evaluate_node(node, task, dict(zip(node.inputs, inputs)))
     wanted = np.dtype(NUMPY[node.output.dtype])
     return np.ascontiguousarray(result, wanted).reshape(node.output.shape)
 

@@ -116,6 +116,17 @@ def quantum(task: Task) -> int:
     return int(any(n.a.dtype in FLOATS and n.dtype in INTEGERS and ITEMSIZE[n.dtype] < 4 for n in casts))
 
 
+def distances(actual: Array, expected: Array) -> Array:
+    """Returns |actual - expected| by element as float64: 0 where both are NaN, NaN where one is.
+
+    Unequal integers are at least 1 apart, also if float64 rounds both to the same number.
+    """
+    with np.errstate(all="ignore"):
+        a, b = actual.astype(np.float64), expected.astype(np.float64)
+        apart = np.maximum(np.abs(a - b), float(actual.dtype.kind in "biu"))
+        return np.where((actual == expected) | (np.isnan(a) & np.isnan(b)), 0.0, apart)
+
+
 def _random_indices(shape: tuple[int, ...], points: int, rng: np.random.Generator) -> tuple[Array, ...]:
     """Returns distinct random index tuples; about a fifth of each coordinate's values lie at the ends of its range."""
     if 0 in shape or not shape:

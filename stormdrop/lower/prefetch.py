@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from stormdrop.ir.affine import ZERO, Affine
 from stormdrop.ir.expr import ITEMSIZE, Const, Expr, Select, binary, compare
-from stormdrop.lower.program import Access, For, If, Phase, Prefetch, Program, ReduceLoop, Spread, Stmt, Update
+from stormdrop.lower.program import Access, For, Phase, Prefetch, Program, ReduceLoop, Spread, Stmt, Update, with_inner
 from stormdrop.target.structures import Scope
 
 LEAST_BYTES = 1 << 20
@@ -30,27 +30,19 @@ LEAST_BYTES = 1 << 20
 def with_prefetches(program: Program, least_bytes: int = LEAST_BYTES) -> Program:
     """Returns the program with prefetches of packed constants of at least `least_bytes` that its CPU phases read."""
 
-    def body(statements: tuple[Stmt, ...], loops: Sequence[For]) -> tuple[Stmt, ...]:
-        return tuple(statement(s, loops) for s in statements)
-
-    def statement(s: Stmt, loops: Sequence[For]) -> Stmt:
+    def statement(s: Stmt, loops: tuple[For, ...] = ()) -> Stmt:
         """Adds prefetches to a statement; `loops` are the serial loops around the statement, outermost first."""
         match s:
-            case For():
-                return replace(s, body=body(s.body, (*loops, s)))
-            case If():
-                return replace(s, then=body(s.then, loops), orelse=body(s.orelse, loops))
             case ReduceLoop(body=(Update() as update,)):
                 accesses = [a for a in update.reads.values() if _is_packed(a, s, least_bytes)]
                 prefetches = [p for access in accesses if (p := _prefetch(access, loops)) is not None]
                 return replace(s, prefetches=tuple(prefetches))
-            case ReduceLoop():
-                return replace(s, body=body(s.body, loops))
             case _:
-                return s
+                around = (*loops, s) if isinstance(s, For) else loops
+                return with_inner(s, lambda inner: statement(inner, around))
 
     def on_cpu(phase: Phase) -> Phase:
-        return phase if phase.threads or phase.at_load else replace(phase, body=body(phase.body, ()))
+        return phase if phase.threads or phase.at_load else replace(phase, body=tuple(map(statement, phase.body)))
 
     return replace(program, phases=tuple(map(on_cpu, program.phases)))
 

@@ -27,8 +27,8 @@ thread of a block executes the phase's body:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 
@@ -367,6 +367,17 @@ def inner_of(s: Stmt) -> tuple[Stmt, ...]:
             return (*s.then, *s.orelse)
         case _:
             return ()
+
+
+def with_inner(s: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """Returns a statement with every statement directly inside changed."""
+    match s:
+        case For() | ReduceLoop() | Threads():
+            return replace(s, body=tuple(map(change, s.body)))
+        case If():
+            return replace(s, then=tuple(map(change, s.then)), orelse=tuple(map(change, s.orelse)))
+        case _:
+            return s
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

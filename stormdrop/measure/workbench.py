@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import BuildError
-from stormdrop.device.arrays import HUGE_FROM_BYTES, aligned, huge
+from stormdrop.device.arrays import HUGE_FROM_BYTES, aligned, huge, random_array
 from stormdrop.device.artifact import Artifact, BufferSpec
 from stormdrop.device.device import Array, Device, Memory
 from stormdrop.ir.dtypes import FLOATS, INTEGERS, ITEMSIZE, NUMPY, Dtype, integer_range
-from stormdrop.ir.interp import quantum, sample
+from stormdrop.ir.interp import distances, quantum, sample
 from stormdrop.ir.tensor import Task, Tensor
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
@@ -31,6 +31,8 @@ GUARD = 0xA5
 POISON = 0xFF  # all ones is a NaN that no arithmetic produces: x86 and ARM make 0x7fc00000 or 0xffc00000
 EPS: dict[Dtype, float] = {"f64": 2.0**-52, **dict.fromkeys(("f32", "f16", "bf16"), 2.0**-23)}
 """The relative rounding errors. Halves have the scale of f32."""
+BOUNDS = {dtype: integer_range(dtype) for dtype in ("i8", "u8", "i16", "u16")}
+"""The bounds of random integers. Wider types stay at 0 and 1, since they may be indices."""
 PROT_READ = 1
 MARGIN = 4  # the largest magnitude of a sample is not the largest of all elements
 
@@ -75,7 +77,7 @@ class Workbench:
         self.task = task
         self._bounds = [error_bound(v, target) for v in task.variants]
         rng = np.random.default_rng(seed)
-        self.arrays = {t.name: _read_only(_random(t, rng)) for t in task.inputs}
+        self.arrays = {t.name: _read_only(random_array(t, rng, BOUNDS.get(t.dtype, (0, 1)))) for t in task.inputs}
         self.outputs = [Guarded.make(t) for t in task.outputs]
         self.references = sample(task, self.arrays, sample_points, rng)
         self.nbytes = sum(t.nbytes for t in (*task.inputs, *task.outputs))
@@ -225,18 +227,10 @@ def _check_written(output: Guarded, dtype: Dtype) -> None:
 
 
 def _agree(actual: Array, expected: Array, dtype: Dtype, allowed: float | Array, apart: int) -> NDArray[np.bool_]:
-    """Returns a mask of agreement: integers at most `apart` apart, floats with |actual - expected| <= allowed · eps.
-
-    NaN agrees with NaN.
-    """
-    with np.errstate(all="ignore"):
-        right = np.asarray(actual == expected)
-        if apart and dtype in INTEGERS:
-            right |= np.abs(actual.astype(np.float64) - expected.astype(np.float64)) <= apart
-        if dtype in FLOATS:
-            error = np.abs(actual.astype(np.float64) - expected)
-            right |= (error <= allowed * EPS[dtype]) | (np.isnan(actual) & np.isnan(expected))
-    return right
+    """Returns a mask of agreement: integers at most `apart` apart, floats with |actual - expected| <= allowed · eps."""
+    error = distances(actual, expected)
+    most = allowed * EPS[dtype] if dtype in FLOATS else apart * (dtype in INTEGERS)
+    return np.asarray((error == 0) | (error <= most))
 
 
 def _difference(
@@ -244,22 +238,6 @@ def _difference(
 ) -> str:
     wrong = right.size - int(np.count_nonzero(right))
     return f"{wrong} of {right.size} {what}: {name}{place} is {actual!s}, not {expected!s}"
-
-
-def _random(tensor: Tensor, rng: np.random.Generator) -> NDArray[Any]:
-    """Returns normally distributed numbers; integers stay small, since they may be indices."""
-    match tensor.dtype:
-        case "f32" | "f16" | "bf16":
-            return rng.standard_normal(tensor.shape, dtype=np.float32).astype(NUMPY[tensor.dtype])
-        case "f64":
-            return rng.standard_normal(tensor.shape)
-        case "bool":
-            return rng.random(tensor.shape) < 0.5
-        case "i8" | "u8" | "i16" | "u16":
-            limits = integer_range(tensor.dtype)
-            return rng.integers(*limits, tensor.shape, dtype=NUMPY[tensor.dtype], endpoint=True)
-        case _:
-            return rng.integers(0, 2, tensor.shape, dtype=NUMPY[tensor.dtype])
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

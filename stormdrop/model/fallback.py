@@ -3,7 +3,7 @@
     fallback = fallback_of("auto")                  # onnxruntime where it is installed; nothing is imported yet
     graph = fallback.cut(refusal, file)             # a MixedGraph for a model that the importers refuse
 
-Its sessions wait asleep: threads that spin would take the CPUs from our own pool between two parts of a model.
+`mixed` runs the parts of such a graph.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from numpy.typing import ArrayLike
 
 from stormdrop.base.arguments import FALLBACKS
 from stormdrop.base.errors import Unsupported, UnsupportedOperator, UserError, warn
-from stormdrop.device.arrays import Array
 from stormdrop.frontend.custom import CustomOperator
 from stormdrop.frontend.mixed import MixedGraph, cut
 from stormdrop.frontend.node_reader import EXTRA, RUNTIME_REMEDY, NeedsConstant
 from stormdrop.frontend.parsed import ParsedModel
+from stormdrop.model.onnx_session import OnnxSession, imported_onnxruntime
 
 Refusal = Unsupported | NeedsConstant
 REFUSALS = (Unsupported, NeedsConstant)
 """Errors of models that are right, but need another runtime."""
-FATAL_ONLY = 4
-"""The level of the log: below it, onnxruntime would print each error that it also raises."""
-LONGEST = 500
-"""Characters of a message, which may quote a name of any length."""
 _NAMES = {
     "float": "FLOAT",
     "double": "DOUBLE",
@@ -44,35 +40,16 @@ class OnnxRuntimeFallback:
 
     name = "onnxruntime"
 
-    def __init__(self, threads: int) -> None:
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise UserError(f"fallback='onnxruntime' needs the package onnxruntime: {error}; {EXTRA}") from error
-        self._onnxruntime, self.threads = onnxruntime, threads
-
-    def session(self, model: Any) -> ForeignSession:
-        """Returns a session of an onnx.ModelProto or a path. Raises UserError if onnxruntime refuses the model."""
-        options = self._onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = FATAL_ONLY
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        try:
-            given = model if isinstance(model, str) else model.SerializeToString()
-            made = self._onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no common class of their own
-            raise UserError(f"onnxruntime does not take it: {first_line(error)}") from error
-        return ForeignSession(made)
+    def __init__(self) -> None:
+        imported_onnxruntime()
 
     def output_types(self, model: Any) -> list[Any]:
-        outputs = self.session(model).outputs
+        outputs = OnnxSession(model, 1, subject="the node").outputs
         types = [_type_proto(o.type, o.shape) for o in outputs]
         # onnxruntime describes a scalar and a tensor of unknown rank alike; their shapes differ in length.
         unclear = [k for k, o in enumerate(outputs) if o.type.startswith("tensor(") and not o.shape]
         if unclear:
-            shapes = self.session(_with_shapes(model, [outputs[k].name for k in unclear])).outputs
+            shapes = OnnxSession(_with_shapes(model, [outputs[k].name for k in unclear]), 1).outputs
             for k, shape in zip(unclear, shapes):
                 if list(shape.shape) != [0]:
                     types[k].tensor_type.ClearField("shape")
@@ -104,16 +81,16 @@ class Fallback:
     def runtime(self, refusal: Refusal) -> OnnxRuntimeFallback:
         """Returns the runtime. Raises the model's error, with the extra that installs onnxruntime, if it is absent."""
         try:
-            return OnnxRuntimeFallback(1)
+            return OnnxRuntimeFallback()
         except UserError as error:
             remedy = "" if EXTRA in str(refusal) else f" and runs such models: {EXTRA}"
             raise _extended(refusal, f"; onnxruntime is not installed{remedy}") from error
 
     def check(self, refusal: Refusal, file: ParsedModel) -> None:
         """Raises the model's error, extended with onnxruntime's, if onnxruntime refuses the model."""
-        runtime = self.runtime(refusal)
+        self.runtime(refusal)
         try:
-            runtime.session(file.proto if file.path is None else file.path)
+            OnnxSession(file.proto if file.path is None else file.path, 1)
         except UserError as error:
             raise _refused_there(refusal, error) from error
 
@@ -149,7 +126,7 @@ def fallback_of(name: str | Fallback | None, tell: Callable[[str], None] | None 
         case "none":
             return None
         case "onnxruntime":
-            OnnxRuntimeFallback(1)
+            imported_onnxruntime()
             return Fallback(tell)
         case "auto" | None:
             return Fallback(tell or warn)
@@ -166,30 +143,6 @@ def _refused_there(refusal: Refusal, error: BaseException) -> Refusal:
     """Returns the error of a model that onnxruntime refuses as well: without the advice to use onnxruntime."""
     refusal.args = (f"{str(refusal).replace(f'{RUNTIME_REMEDY}; or ', '')}; and {error}",)
     return refusal
-
-
-class ForeignSession:
-    """One sub-model in onnxruntime."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    @property
-    def outputs(self) -> Sequence[Any]:
-        return self._session.get_outputs()
-
-    def run(self, inputs: Mapping[str, Array]) -> list[Any]:
-        """Returns the outputs in order. Raises UserError if onnxruntime refuses the values."""
-        try:
-            return self._session.run(None, dict(inputs))
-        except Exception as error:  # as above
-            raise UserError(f"onnxruntime does not run its part: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of a runtime's error; of onnxruntime's errors in nested graphs, the innermost message."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].rpartition("Status Message: ")[2][:LONGEST] if lines else type(error).__name__
 
 
 def _type_proto(text: str, shape: Sequence[object] | None) -> Any:

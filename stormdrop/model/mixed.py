@@ -25,10 +25,11 @@ from stormdrop.device.device import Seconds
 from stormdrop.frontend.mixed import ForeignPart, MixedGraph, MixedPort
 from stormdrop.frontend.pointwise import ELEMENT_TYPES
 from stormdrop.graph.graph import Graph
-from stormdrop.model.fallback import ForeignSession, OnnxRuntimeFallback
+from stormdrop.model.fallback import OnnxRuntimeFallback
 from stormdrop.model.fixed_model import WARM_UP_RUNS
 from stormdrop.model.image import OpenPort, Port
 from stormdrop.model.model import Model
+from stormdrop.model.onnx_session import OnnxSession
 from stormdrop.model.profile import Profile, ProfileRow, profile_of_parts
 from stormdrop.operators.node import shown
 
@@ -86,7 +87,7 @@ def placements_of(graph: MixedGraph) -> list[Placement]:
 class _Part:
     """A part that runs: arrays by key, in and out."""
 
-    runs: Model | ForeignSession
+    runs: Model | OnnxSession
     names: Mapping[str, str]
     """The inputs of a session by the keys of their values."""
     outputs: tuple[str, ...]
@@ -96,7 +97,7 @@ class _Part:
             values.update(self.runs.run({port.name: values[port.name] for port in self.runs.inputs}))
         else:
             results = self.runs.run({name: values[key] for key, name in self.names.items()})
-            values.update(zip(self.outputs, results))
+            values.update(zip(self.outputs, results.values()))
 
 
 class MixedModel(Model):
@@ -110,10 +111,10 @@ class MixedModel(Model):
     placements: tuple[Placement, ...]
     """The place where each part runs, with the names of the operators and the reasons, in the order of the run."""
 
-    def __init__(self, graph: MixedGraph, models: Sequence[Model], runtime: OnnxRuntimeFallback) -> None:
-        """`models` has the model of each native part, in order. Raises UserError as the runtime does."""
+    def __init__(self, graph: MixedGraph, models: Sequence[Model], threads: int) -> None:
+        """`models` has the model of each native part, in order. Raises UserError as onnxruntime does."""
         super().__init__(graph.name, tuple(map(port_of, graph.inputs)), tuple(map(port_of, graph.outputs)))
-        self.threads = runtime.threads
+        self.threads = threads
         self.models = tuple(models)
         self._input_keys = [p.key for p in graph.inputs]
         self._output_keys = [p.key for p in graph.outputs]
@@ -124,7 +125,9 @@ class MixedModel(Model):
         for part in graph.parts:
             if isinstance(part, ForeignPart):
                 names = {key: i.name for key, i in zip(part.inputs, part.model.graph.input)}
-                self._parts.append(_Part(runtime.session(part.model), names, part.outputs))
+                # Threads that spin would take the CPUs from our own pool between two parts.
+                session = OnnxSession(part.model, threads, spin=False, subject="its part")
+                self._parts.append(_Part(session, names, part.outputs))
                 placements.append(foreign_placement(part))
             else:
                 model = next(own)
@@ -223,7 +226,7 @@ class MixedModel(Model):
 
 def mixed_model(graph: MixedGraph, threads: int, build: Callable[[Graph], Model]) -> MixedModel:
     """Makes the model of a cut graph, with `build` the models of its parts. Raises UserError as onnxruntime does."""
-    return MixedModel(graph, [build(part) for part in graph.own], OnnxRuntimeFallback(threads))
+    return MixedModel(graph, [build(part) for part in graph.own], threads)
 
 
 def port_of(p: MixedPort) -> Port:

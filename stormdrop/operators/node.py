@@ -22,11 +22,13 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.base.errors import UserError
-from stormdrop.ir.dtypes import ACCUMULATOR, FLOATS, ITEMSIZE, Dtype
+from stormdrop.ir.dtypes import ACCUMULATOR, FLOATS, ITEMSIZE, NUMPY, Dtype
 from stormdrop.ir.expr import Combiner, Expr
+from stormdrop.ir.interp import evaluate
 from stormdrop.ir.tensor import Task, Tensor, tensor
 
 Array = NDArray[Any]
@@ -243,6 +245,20 @@ def task_of(node: Node, constants: Collection[Value] = ()) -> Task:
         if v not in tensors:
             tensors[v] = tensor(f"x{len(tensors)}", v.shape, v.dtype, v in constants)
     return Task([node.operator.express(node, [tensors[v] for v in node.inputs])], name=node.op)
+
+
+def evaluate_node(
+    node: Node,
+    task: Task,
+    inputs: Mapping[Value, Array],
+    precision: Literal["f64"] | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> Array:
+    """Returns a node's value on the reference interpreter, where `task` is `task_of(node)`."""
+    arrays = {f"x{k}": inputs[v] for k, v in enumerate(dict.fromkeys(node.inputs))}
+    (result,) = evaluate(task, arrays, 0, precision, tick).values()
+    is_wide = precision == "f64" and node.output.dtype in FLOATS
+    return np.asarray(result, np.float64 if is_wide else NUMPY[node.output.dtype])
 
 
 # ---- Shape rules of several families

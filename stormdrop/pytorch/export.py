@@ -28,7 +28,7 @@ from torch import Tensor, fx
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
-from stormdrop.base.errors import UserError
+from stormdrop.base.errors import UserError, first_line
 from stormdrop.frontend.onnx import load
 from stormdrop.graph.graph import Graph
 from stormdrop.ir.expr import NUMPY
@@ -167,7 +167,7 @@ def _exported(flat: _Flat, tensors: Sequence[Tensor]) -> Any:
     except UserError:
         raise
     except Exception as error:  # of any kind: they come from the user's code, which is run to be traced
-        raise UserError(f"PyTorch cannot export the module: {_first_line(error)}") from error
+        raise UserError(f"PyTorch cannot export the module: {first_line(error)}") from error
 
 
 def _check_is_function(program: Any) -> None:
@@ -328,7 +328,7 @@ def _graph(program: Any, bound: dict[str, Tensor]) -> Graph:
             f"PyTorch exports to ONNX with the package onnxscript: pip install 'stormdrop[torch]' ({error})"
         ) from error
     except Exception as error:
-        raise UserError(f"PyTorch cannot write the module as ONNX: {_first_line(_cause(error))}") from error
+        raise UserError(f"PyTorch cannot write the module as ONNX: {first_line(_cause(error))}") from error
     model = written.model
     arrays: dict[str, Any] = {name: array_of(tensor) for name, tensor in bound.items()}
     for name, value in model.graph.initializers.items():  # as inputs: no file format limits their size
@@ -354,7 +354,3 @@ def _quiet() -> Generator[None]:
 
 def _cause(error: BaseException) -> BaseException:
     return _cause(error.__cause__) if error.__cause__ is not None else error
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from stormdrop.builder import building
-from stormdrop.compare.oracle import OnnxRuntime
 from stormdrop.lower.program import Program
 from stormdrop.model.model import Model
+from stormdrop.model.onnx_session import OnnxSession
 from stormdrop.target.cpu import Cpu
 from tests.support.command import json_of, ran
 from tests.support.tiny_onnx import INPUT, OUTPUT, added, conv, dense, reshaped, saved
@@ -81,12 +81,12 @@ def test_a_wrong_model_is_exit_code_1(tmp_path: Path) -> None:
 @pytest.fixture
 def far_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime's floats are off by one."""
-    right = OnnxRuntime.run
+    right = OnnxSession.run
 
-    def run(self: OnnxRuntime, inputs: Any) -> dict[str, Any]:
+    def run(self: OnnxSession, inputs: Any) -> dict[str, Any]:
         return {k: a + np.float32(1) if a.dtype == np.float32 else a for k, a in right(self, inputs).items()}
 
-    monkeypatch.setattr(OnnxRuntime, "run", run)
+    monkeypatch.setattr(OnnxSession, "run", run)
 
 
 @pytest.mark.usefixtures("far_peer")

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from stormdrop.base.errors import UserError
-from stormdrop.compare.oracle import OnnxRuntime
+from stormdrop.model.onnx_session import OnnxSession
 from tests.support.command import json_of, ran, refusal
 from tests.support.open_onnx import batched, classifier, decoder, detector, perceptron, recogniser
 
@@ -81,14 +81,14 @@ def test_a_recogniser_is_checked_at_heights_that_leave_one_row(tmp_path: Path) -
 
 
 def test_a_size_that_onnxruntime_alone_refuses_is_skipped(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = OnnxRuntime.run
+    run = OnnxSession.run
 
-    def refuses_two(self: OnnxRuntime, inputs: Any) -> Any:
+    def refuses_two(self: OnnxSession, inputs: Any) -> Any:
         if inputs["x"].shape[0] == 2:
             raise UserError("onnxruntime does not run the model: no twos")
         return run(self, inputs)
 
-    monkeypatch.setattr(OnnxRuntime, "run", refuses_two)
+    monkeypatch.setattr(OnnxSession, "run", refuses_two)
     for command in (("check",), ("bench", "--against", "onnxruntime", "--repeats", "1", "--warm-up", "0")):
         result = ran(*command, model)
         assert result.exit_code == 0, result.output

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 import stormdrop as sd
 from stormdrop import zoo
 from stormdrop.builder.building import artifact_of
-from stormdrop.compare.oracle import OnnxRuntime, agreements, has_onnxruntime
+from stormdrop.compare.oracle import agreements, has_onnxruntime
 from stormdrop.device.arrays import random_inputs
 from stormdrop.device.targets import device_for, target_for
 from stormdrop.ir.interp import evaluate, magnitude
 from stormdrop.ir.tensor import Task
 from stormdrop.lower.verify_program import verify
 from stormdrop.model.model import Model
+from stormdrop.model.onnx_session import OnnxSession
 from stormdrop.target.accuracy import error_bound
 from stormdrop.target.machine import Target
 from stormdrop.target.microkernels import MATRIX_KERNELS, Precision
@@ -138,7 +139,7 @@ def model(name: str) -> None:
     inputs = random_inputs(compiled.inputs)
     found = _outputs(compiled, inputs)
     if has_onnxruntime():
-        wanted = OnnxRuntime(proto.SerializeToString(), 1).run(inputs)
+        wanted = OnnxSession(proto.SerializeToString(), 1).run(inputs)
     else:
         wanted = _outputs(sd.compile(proto), inputs)
     for judged in agreements(list(found), found, wanted):

@@ -184,11 +184,9 @@ def test_sessions_sleep_between_two_runs() -> None:
             entries[key] = value
             super().add_session_config_entry(key, value)
 
-    runtime = OnnxRuntimeFallback(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnxruntime, "SessionOptions", Options)
-        found = cut(parsed(positives()), runtime)
-    assert not isinstance(found, sd.Graph)
+        compiled(positives(), threads=1)
     assert entries == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
 
@@ -286,7 +284,7 @@ RELU: tuple[Shapes, Shapes] = {"x": (FLOAT, (3, 8))}, {"y": (FLOAT, (3, 8))}
 
 def test_operators_that_neither_knows_are_refused_before_a_model_is_called() -> None:
     node = helper.make_node("Wobble", ["x"], ["y"], domain="com.microsoft")
-    with pytest.raises(sd.UnsupportedOperator, match=r"Wobble .*; and onnxruntime does not take it"):
+    with pytest.raises(sd.UnsupportedOperator, match=r"Wobble .*; and onnxruntime does not take the model"):
         sd.compile(opened(model([node], *RELU, {})))
 
 
@@ -465,7 +463,7 @@ def test_tuning_takes_the_parts_that_run_here() -> None:
 
 def test_parts_side_by_side_are_one_graph() -> None:
     """A value that one part computes and another reads is an output, and an input of its own."""
-    graph = cut(parsed(positives()), OnnxRuntimeFallback(1))
+    graph = cut(parsed(positives()), OnnxRuntimeFallback())
     assert not isinstance(graph, sd.Graph)
     verify(graph.native)
     assert len(graph.own) == 2

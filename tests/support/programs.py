@@ -8,21 +8,18 @@ from dataclasses import replace
 from stormdrop.lower.program import (
     Access,
     Barrier,
-    Combine,
     CommitCopies,
     Finish,
     For,
     If,
     Phase,
     Program,
-    ReduceLoop,
     RegisterTile,
-    Save,
-    Start,
     Stmt,
     Threads,
     Update,
     WaitForCopies,
+    with_inner,
 )
 
 
@@ -30,14 +27,7 @@ def changed(program: Program, change: Callable[[Stmt], Stmt], at_load: bool = Tr
     """The program with every statement replaced, outer ones first."""
 
     def visit(s: Stmt) -> Stmt:
-        s = change(s)
-        match s:
-            case For() | ReduceLoop() | Threads():
-                return replace(s, body=tuple(map(visit, s.body)))
-            case If():
-                return replace(s, then=tuple(map(visit, s.then)), orelse=tuple(map(visit, s.orelse)))
-            case Start() | Update() | Save() | Finish() | Barrier() | Combine() | CommitCopies() | WaitForCopies():
-                return s
+        return with_inner(change(s), visit)
 
     def phase(p: Phase) -> Phase:
         return replace(p, body=tuple(map(visit, p.body))) if at_load or not p.at_load else p
