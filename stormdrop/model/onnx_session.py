@@ -7,7 +7,7 @@ from typing import Any
 
 from stormdrop.base.errors import UserError, first_line
 from stormdrop.device.arrays import Array
-from stormdrop.frontend.located import EXTRA
+from stormdrop.frontend.node_reader import EXTRA
 
 FATAL_ONLY = 4
 """The level of the log: below it, onnxruntime would print each error that it also raises."""
