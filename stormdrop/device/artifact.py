@@ -139,8 +139,8 @@ class Launch(Row):
 class Artifact:
     """A built kernel.
 
-    Phases run in order over parallel ranges of so many units, with a barrier after each: those of `extents` in every
-    call, those of `prepare_extents` (the function `codegen.PREPARE`) once, to write packed constants.
+    Phases run in order, with a barrier after each. A phase is a parallel range; `extents` are the ranges of the phases
+    of every call. The phases of `prepare_extents` (the function `codegen.PREPARE`) run once and write packed constants.
 
     For a CPU, `code` is a relocatable object, and its function `codegen.ENTRY` runs the phases of a call. Every thread
     has `scratch_bytes` of scratch memory.
